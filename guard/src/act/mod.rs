@@ -1,0 +1,1 @@
+//! Carrying plans out. The only room that changes anything on disk.

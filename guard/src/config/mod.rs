@@ -1,0 +1,1 @@
+//! From TOML as written to a valid policy per pool.

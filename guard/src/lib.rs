@@ -1,0 +1,11 @@
+//! checkpoint-guard: keeps container checkpoints from filling a node.
+//!
+//! The folders are the loop, observe → decide → act → report, joined in `agent`; `model` holds the values that
+//! all of them speak in. docs/ARCHITECTURE.md tells what each room must not know.
+
+pub mod act;
+pub mod config;
+pub mod decide;
+pub mod model;
+pub mod observe;
+pub mod report;

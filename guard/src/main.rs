@@ -1,0 +1,2 @@
+//! The command `checkpoint-guard`.
+fn main() {}

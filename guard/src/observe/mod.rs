@@ -1,0 +1,1 @@
+//! Everything that comes in: directories, archives, filesystem statistics, writes, the cluster.

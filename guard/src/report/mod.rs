@@ -1,0 +1,1 @@
+//! Everything that goes out: audit log, metrics, Events, HTTP.

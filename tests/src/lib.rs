@@ -1,0 +1,1 @@
+//! What the tests on real kernels and filesystems share.

@@ -1,0 +1,2 @@
+//! Builds, tests, shows and measures checkpoint-guard.
+fn main() {}
