@@ -1,1 +1,5 @@
 //! Everything that comes in: directories, archives, filesystem statistics, writes, the cluster.
+
+pub mod filesystem;
+pub mod holders;
+pub mod lease;
