@@ -1,1 +1,3 @@
 //! Everything that goes out: audit log, metrics, Events, HTTP.
+
+pub mod metrics;
