@@ -1,1 +1,6 @@
 //! What the tests on real kernels and filesystems share.
+
+pub mod archives;
+pub mod loopfs;
+pub mod sampler;
+pub mod storm;
