@@ -2,3 +2,5 @@
 
 pub mod archives;
 pub mod loopfs;
+pub mod sampler;
+pub mod storm;

@@ -1,1 +1,6 @@
 //! Everything that goes out: audit log, metrics, Events, HTTP.
+
+pub mod health;
+pub mod http;
+pub mod logging;
+pub mod metrics;

@@ -1,0 +1,209 @@
+//! Metrics: what Prometheus sees.
+//!
+//! Setters are plain functions that any thread may call; nothing here looks anything up by itself, except the
+//! process's own numbers at the time of a scrape. Series that do not apply are absent rather than zero.
+//! docs/METRICS.md is made from these declarations.
+
+mod agent;
+mod checkpoints;
+mod deletions;
+mod document;
+mod families;
+mod filesystem;
+mod labels;
+mod process;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use prometheus::TextEncoder;
+
+pub use checkpoints::{NAMESPACES_MAX, OTHER, UNKNOWN};
+pub use families::{Family, FamilyKind, LabelKey};
+pub use filesystem::FilesystemState;
+pub use labels::{FailureCause, FilesystemLabel, LostEvents, RefusalCause, Wake};
+
+use crate::model::{Bytes, Inventory, Trigger};
+use agent::AgentFamilies;
+use checkpoints::CheckpointFamilies;
+use deletions::DeletionFamilies;
+use families::Families;
+use filesystem::FilesystemFamilies;
+use process::ProcessFamilies;
+
+/// Every metric of one guard, in a registry of its own.
+#[derive(Debug)]
+pub struct Metrics {
+    families: Families,
+    filesystems: FilesystemFamilies,
+    checkpoints: CheckpointFamilies,
+    deletions: DeletionFamilies,
+    agent: AgentFamilies,
+    process: ProcessFamilies,
+}
+
+impl Default for Metrics {
+    fn default() -> Metrics {
+        Metrics::new()
+    }
+}
+
+impl Metrics {
+    /// Declares every family; all counters with known labels start at zero.
+    pub fn new() -> Metrics {
+        let mut families = Families::default();
+        Metrics {
+            filesystems: FilesystemFamilies::declare(&mut families),
+            checkpoints: CheckpointFamilies::declare(&mut families),
+            deletions: DeletionFamilies::declare(&mut families),
+            agent: AgentFamilies::declare(&mut families),
+            process: ProcessFamilies::declare(&mut families),
+            families,
+        }
+    }
+
+    /// Every family, in the order of declaration.
+    pub fn families(&self) -> &[Family] {
+        &self.families.list
+    }
+
+    /// docs/METRICS.md.
+    pub fn document(&self) -> String {
+        document::render(self.families())
+    }
+
+    /// Everything in Prometheus' text format (0.0.4).
+    ///
+    /// # Errors
+    /// Only on a bug: the encoder refuses a family without samples or name.
+    pub fn encode(&self) -> Result<String, prometheus::Error> {
+        self.process.refresh();
+        TextEncoder::new().encode_to_string(&self.families.registry.gather())
+    }
+
+    /// The metrics of one filesystem.
+    pub fn filesystem<'a>(&'a self, label: &'a FilesystemLabel) -> FilesystemMetrics<'a> {
+        FilesystemMetrics { metrics: self, label }
+    }
+
+    /// Takes over what the last scans found, of *all* filesystems. Namespaces that are no longer among them
+    /// disappear.
+    pub fn checkpoints<'a>(&self, inventories: impl IntoIterator<Item = &'a Inventory>) {
+        self.checkpoints.set(inventories);
+    }
+
+    /// How many checkpoints others than their owner may read (any of mode 0077 with a way there).
+    pub fn exposed_checkpoints(&self, count: u64) {
+        self.checkpoints.set_exposed(count);
+    }
+
+    /// A deletion that was tried did not succeed.
+    pub fn deletion_failed(&self, cause: FailureCause) {
+        self.deletions.failed(cause);
+    }
+
+    /// A planned deletion was given up at the last look.
+    pub fn deletion_refused(&self, cause: RefusalCause) {
+        self.deletions.refused(cause);
+    }
+
+    /// The time from the write that used up the headroom to the first deletion.
+    pub fn reacted(&self, after: Duration) {
+        self.deletions.reacted(after);
+    }
+
+    /// How long making a plan took.
+    pub fn planned(&self, took: Duration) {
+        self.deletions.planned(took);
+    }
+
+    /// How writes are seen, and whether that is less than what was asked for.
+    pub fn backend(&self, name: &str, degraded: bool) {
+        self.agent.backend(name, degraded);
+    }
+
+    /// The node's pool.
+    pub fn pool(&self, pool: Option<&str>) {
+        self.agent.pool(pool);
+    }
+
+    /// Whether the guard deletes at all.
+    pub fn dry_run(&self, dry_run: bool) {
+        self.agent.dry_run(dry_run);
+    }
+
+    /// So many *more* events were lost.
+    pub fn lost(&self, kind: LostEvents, count: u64) {
+        self.agent.lost(kind, count);
+    }
+
+    /// The loop begins a turn.
+    pub fn woke(&self, cause: Wake) {
+        self.agent.woke(cause);
+    }
+
+    /// A line could not be written to the audit log.
+    pub fn audit_failed(&self) {
+        self.agent.audit_failed();
+    }
+
+    /// A configuration came into force.
+    pub fn config_loaded(&self, at: Timestamp) {
+        self.agent.config_loaded(at);
+    }
+
+    /// A changed configuration was refused; the old one stays.
+    pub fn config_rejected(&self) {
+        self.agent.config_rejected();
+    }
+}
+
+/// The metrics of one filesystem: [`Metrics::filesystem`].
+#[derive(Clone, Copy, Debug)]
+pub struct FilesystemMetrics<'a> {
+    metrics: &'a Metrics,
+    label: &'a FilesystemLabel,
+}
+
+impl FilesystemMetrics<'_> {
+    /// Starts its counters at zero; to be called when watching it begins.
+    pub fn begin(&self) {
+        self.metrics.deletions.begin(self.label);
+        self.metrics.agent.begin(self.label);
+        self.metrics.filesystems.written(self.label, Bytes::ZERO);
+    }
+
+    /// Takes over what one turn of the loop knows.
+    pub fn set(&self, state: &FilesystemState<'_>) {
+        self.metrics.filesystems.set(self.label, state);
+    }
+
+    /// So many *more* bytes were written into its checkpoint directories.
+    pub fn written(&self, bytes: Bytes) {
+        self.metrics.filesystems.written(self.label, bytes);
+    }
+
+    /// A checkpoint of `namespace` was deleted; `freed` is measured.
+    pub fn deleted(&self, trigger: &Trigger, namespace: Option<&str>, freed: Bytes) {
+        self.metrics.deletions.deleted(self.label, trigger, namespace, freed);
+    }
+
+    /// Its directories were read in full.
+    pub fn scanned(&self, at: Timestamp, took: Duration) {
+        self.metrics.agent.scanned(self.label, at, took);
+    }
+
+    /// One of its directories could not be read.
+    pub fn scan_failed(&self) {
+        self.metrics.agent.scan_failed(self.label);
+    }
+
+    /// It is no longer watched: all its series disappear.
+    pub fn forget(&self) {
+        self.metrics.filesystems.forget(self.label);
+        self.metrics.deletions.forget(self.label);
+        self.metrics.agent.forget(self.label);
+    }
+}
