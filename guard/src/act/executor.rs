@@ -192,6 +192,7 @@ fn delete(
     let began = (ctx.clock)();
     let id = ctx.journal.intent(intent);
     let removed = dir.remove(&Expected::from(checkpoint), id);
+    let removed_at = (ctx.clock)();
     let patience = ctx.patience.unwrap_or_else(|| dir.lag_max());
     let (verdict, freed, after) = match removed {
         Ok(removed) => {
@@ -203,7 +204,7 @@ fn delete(
         Err(refused) => (Verdict::Refused(refused), Need::default(), (ctx.observe)().ok()),
     };
     let promised = promised(checkpoint);
-    Outcome { index: victim.index, id, verdict, promised, freed, before, after, began, ended: (ctx.clock)() }
+    Outcome { index: victim.index, id, verdict, promised, freed, before, after, began, removed_at, ended: (ctx.clock)() }
 }
 
 fn would_delete(victim: &Victim, checkpoint: &Checkpoint, before: Observation, now: Monotonic) -> Outcome {
@@ -217,6 +218,7 @@ fn would_delete(victim: &Victim, checkpoint: &Checkpoint, before: Observation, n
         before,
         after: Some(plus(before, promised)),
         began: now,
+        removed_at: now,
         ended: now,
     }
 }

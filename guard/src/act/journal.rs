@@ -56,7 +56,9 @@ pub struct Outcome {
     pub after: Option<Observation>,
     /// When it was begun.
     pub began: Monotonic,
-    /// When it was done and measured.
+    /// When it was done, or refused.
+    pub removed_at: Monotonic,
+    /// When it was measured, too.
     pub ended: Monotonic,
 }
 

@@ -75,6 +75,8 @@ impl<'a> Rules<'a> {
             Some(SpareReason::InUse)
         } else if states.contains(States::LINKED) {
             Some(SpareReason::Linked)
+        } else if states.contains(States::REFUSED) {
+            Some(SpareReason::Refused)
         } else if !self.spares_young_and_last {
             None
         } else if follows.contains(Follows::YOUNG) {

@@ -39,7 +39,7 @@ bitflags::bitflags! {
     /// What was *observed* of a checkpoint. What follows from these, from the others and from the policy
     /// (superseded, last, young, protected) is decided in `decide`, not stored.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub struct States: u8 {
+    pub struct States: u16 {
         /// A marker `<name>.keep` lies beside it.
         const PINNED = 1;
         /// Somebody has it open.
@@ -56,6 +56,8 @@ bitflags::bitflags! {
         const HAS_PARENT = 1 << 6;
         /// It is a pre-dump that later ones build on (podman's `--pre-checkpoint`).
         const PRE_CHECKPOINT = 1 << 7;
+        /// Deleting it failed lately, or could not be shown to be safe. Cleared by the next scan.
+        const REFUSED = 1 << 8;
     }
 }
 

@@ -200,6 +200,8 @@ pub enum SpareReason {
     Last,
     /// Another hard link holds its data; deleting it frees nothing.
     Linked,
+    /// Deleting it failed lately; the next scan clears that.
+    Refused,
     /// Others need it, or it needs others, and one of them stays (`keep-together`).
     Together,
     /// Deleting it frees nothing of what is short.
@@ -233,6 +235,7 @@ impl fmt::Display for SpareReason {
             SpareReason::Young { age } => write!(f, "only {} old, younger than min-age", Coarse(*age)),
             SpareReason::Last => f.write_str("among the last of its container (keep-last)"),
             SpareReason::Linked => f.write_str("another hard link holds its data: deleting it frees nothing"),
+            SpareReason::Refused => f.write_str("deleting it failed lately; tried again after the next scan"),
             SpareReason::Together => {
                 f.write_str("belongs to a chain of checkpoints of which one stays (keep-together)")
             }
