@@ -1,1 +1,4 @@
 //! Everything that goes out: audit log, metrics, Events, HTTP.
+
+pub mod audit;
+pub mod record;
