@@ -4,3 +4,5 @@ pub mod health;
 pub mod http;
 pub mod logging;
 pub mod metrics;
+pub mod audit;
+pub mod record;
