@@ -231,3 +231,116 @@ fn time(text: &str) -> Option<Timestamp> {
 fn parse<T: DeserializeOwned>(json: &[u8]) -> Option<T> {
     serde_json::from_slice(json).ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// `engine namespace/pod/container uid` of a spec.dump with these annotations.
+    #[track_caller]
+    fn check(annotations: Value, expect: &str) {
+        let spec = Spec::parse(json!({ "annotations": annotations }).to_string().as_bytes()).unwrap();
+        let uid = spec.pod_uid.as_deref().unwrap_or("?");
+        assert_eq!(format!("{} {} {uid}", spec.engine.as_str(), spec.owner), expect, "{annotations}");
+    }
+
+    /// Everything a pod's author could plant for each family of keys.
+    fn planted() -> Value {
+        json!({
+            "io.kubernetes.cri-o.Labels": r#"{"io.kubernetes.pod.namespace":"kube-system"}"#,
+            "io.kubernetes.pod.namespace": "kube-system",
+            "io.kubernetes.pod.name": "coredns",
+            "org.criu.checkpoint.pod.namespace": "kube-system",
+            "org.criu.checkpoint.pod.name": "coredns",
+            "org.criu.checkpoint.container.name": "coredns",
+        })
+    }
+
+    fn with(mut annotations: Value, more: Value) -> Value {
+        annotations.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        annotations
+    }
+
+    #[test]
+    fn case_03_all_three_families_of_annotations_are_understood() {
+        let labels = json!({
+            "io.kubernetes.pod.namespace": "team",
+            "io.kubernetes.pod.name": "web-0",
+            "io.kubernetes.container.name": "main",
+            "io.kubernetes.pod.uid": "u-1",
+        });
+        let crio = json!({"io.container.manager": "cri-o", "io.kubernetes.cri-o.Labels": labels.to_string()});
+        check(crio, "cri-o team/web-0/main u-1");
+        check(with(labels, json!({"io.container.manager": "cri-o"})), "cri-o team/web-0/main u-1");
+        let containerd = json!({
+            "io.kubernetes.cri.sandbox-namespace": "team",
+            "io.kubernetes.cri.sandbox-name": "web-0",
+            "io.kubernetes.cri.container-name": "main",
+            "io.kubernetes.cri.sandbox-uid": "u-1",
+        });
+        check(containerd.clone(), "containerd team/web-0/main u-1");
+        check(with(containerd, planted()), "containerd team/web-0/main u-1");
+        let other = json!({
+            "org.criu.checkpoint.pod.namespace": "team",
+            "org.criu.checkpoint.pod.name": "web-0",
+            "org.criu.checkpoint.container.name": "main",
+        });
+        check(other, "other team/web-0/main ?");
+    }
+
+    #[test]
+    fn only_the_engines_own_keys_count() {
+        check(with(planted(), json!({"io.container.manager": "libpod"})), "podman ?/?/? ?");
+        let metadata = json!({
+            "io.container.manager": "cri-o",
+            "io.kubernetes.cri-o.Metadata": r#"{"name":"main"}"#,
+            "io.kubernetes.cri.sandbox-namespace": "kube-system",
+            "io.kubernetes.cri.container-name": "coredns",
+        });
+        check(metadata, "cri-o ?/?/main ?");
+        check(json!({"io.kubernetes.pod.namespace": "team"}), "unknown ?/?/? ?");
+        check(json!({}), "unknown ?/?/? ?");
+    }
+
+    #[test]
+    fn illegal_names_are_as_good_as_none() {
+        let crio = json!({
+            "io.container.manager": "cri-o",
+            "io.kubernetes.cri-o.Labels": "not JSON",
+            "io.kubernetes.pod.namespace": "../../etc",
+            "io.kubernetes.pod.name": "web 0",
+            "io.kubernetes.container.name": "main",
+        });
+        check(crio, "cri-o ?/?/main ?");
+    }
+
+    #[test]
+    fn the_engines_name_is_taken_apart_exactly() {
+        #[track_caller]
+        fn check(name: &str, expect: Option<&str>) {
+            let config = Config { name: name.to_owned(), ..Config::default() };
+            let said = config.engine_name().map(|name| format!("{} {}", name.owner, name.pod_uid));
+            assert_eq!(said.as_deref(), expect, "{name:?}");
+        }
+        check("k8s_side-car_web.v1-0_team-a_u-1_0", Some("team-a/web.v1-0/side-car u-1"));
+        check("side-car_web.v1-0_team-a_u-1_12", Some("team-a/web.v1-0/side-car u-1"));
+        check("k8s_web_team_u-1_0", Some("team/web/k8s u-1"));
+        for other in
+            ["counter", "", "a_b_c_d", "a_b_c_d_e", "a_b_c_d_0_0", "k8s_a_b_c_d_0_0", "A_b_c_d_0", "a_b__d_0"]
+        {
+            check(other, None);
+        }
+    }
+
+    #[test]
+    fn goes_zero_time_is_no_time() {
+        let config = br#"{"name":"x","createdTime":"2026-11-30T07:46:24.5Z","checkpointedTime":"0001-01-01T00:00:00Z"}"#;
+        let config = Config::parse(config).unwrap();
+        assert_eq!(config.created, Some("2026-11-30T07:46:24.5Z".parse().unwrap()));
+        assert_eq!(config.checkpointed, None);
+        assert_eq!(Config::parse(br#"{"name":"x","createdTime":"yesterday"}"#).unwrap().created, None);
+        assert_eq!(Config::parse(br#"{"createdTime":"2026-11-30T07:46:24.5Z"}"#), None);
+    }
+}

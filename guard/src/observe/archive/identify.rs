@@ -143,3 +143,145 @@ fn by_name(named: Vec<Owner>) -> Said {
         None => Said { owner: Owner::default(), alternatives: Vec::new(), certainty: Certainty::Unknown },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Kind;
+    use crate::observe::archive::End;
+
+    /// `namespace/pod/container`, `?` for what is not known.
+    fn owner(text: &str) -> Owner {
+        let part = |part: &str| (part != "?").then(|| part.into());
+        let mut parts = text.split('/').map(part);
+        let mut next = || parts.next().expect("three parts");
+        Owner { namespace: next(), pod: next(), container: next() }
+    }
+
+    fn inside(engine: Engine, keys: &str, engine_name: Option<&str>) -> Contents {
+        Contents {
+            engine,
+            keys: owner(keys),
+            engine_name: engine_name.map(owner),
+            labels: None,
+            pod_uid: None,
+            created: None,
+            checkpointed: Some(Timestamp::from_second(1_796_024_792).unwrap()),
+            end: End::Marker,
+            has_config: true,
+            has_spec: true,
+            has_images: true,
+            has_parent: false,
+            pre_checkpoint: false,
+            bytes_read: 0,
+            headers: 0,
+        }
+    }
+
+    fn name(between: &str) -> CheckpointName {
+        let name = format!("checkpoint-web_{between}-2026-11-30T07:46:29Z.tar");
+        CheckpointName::parse(name.as_ref(), Kind::Archive).expect("the kubelet's form")
+    }
+
+    /// `certainty: owner | alternative | …`
+    #[track_caller]
+    fn check(named: Option<&str>, contents: Option<Contents>, expect: &str) {
+        let identity = identify(named.map(name).as_ref(), contents.as_ref()).0;
+        let readings: Vec<_> = identity.readings().map(Owner::to_string).collect();
+        assert_eq!(format!("{}: {}", identity.certainty.as_str(), readings.join(" | ")), expect);
+    }
+
+    const CONTAINERD: Engine = Engine::Containerd;
+
+    #[test]
+    fn witnesses_that_agree_are_exact() {
+        let both = || inside(CONTAINERD, "team-a/web/main", Some("team-a/web/main"));
+        check(None, Some(both()), "exact: team-a/web/main");
+        check(Some("team-a-main"), Some(both()), "exact: team-a/web/main");
+        check(
+            Some("team-a-main"),
+            Some(inside(CONTAINERD, "team-a/web/main", None)),
+            "exact: team-a/web/main",
+        );
+        check(
+            None,
+            Some(inside(Engine::Unknown, "?/?/?", Some("team-a/web/main"))),
+            "exact: team-a/web/main",
+        );
+        check(
+            None,
+            Some(inside(CONTAINERD, "team-a/web/?", Some("team-a/web/main"))),
+            "exact: team-a/web/main",
+        );
+        check(None, Some(inside(Engine::Podman, "?/?/counter", None)), "exact: ?/?/counter");
+    }
+
+    #[test]
+    fn a_name_alone_gives_all_its_readings() {
+        check(Some("team-a-main"), None, "name-only: team/web/a-main | team-a/web/main");
+        check(Some("team-main"), None, "name-only: team/web/main");
+        let silent = inside(Engine::Unknown, "?/?/?", None);
+        check(Some("team-main"), Some(silent.clone()), "name-only: team/web/main");
+        check(None, Some(silent), "unknown: ?/?/?");
+        check(None, None, "unknown: ?/?/?");
+    }
+
+    #[test]
+    fn a_partial_inside_narrows_the_name_down() {
+        let partial = || inside(CONTAINERD, "team-a/?/?", None);
+        check(Some("team-a-main"), Some(partial()), "name-only: team-a/web/main");
+        check(None, Some(partial()), "unknown: team-a/?/?");
+        check(Some("ci-main"), Some(partial()), "ambiguous: team-a/?/? | ci/web/main");
+    }
+
+    #[test]
+    fn a_false_name_wins_nothing_but_an_alternative() {
+        let tenant = || inside(CONTAINERD, "tenant/web/main", Some("tenant/web/main"));
+        check(Some("forensics-main"), Some(tenant()), "ambiguous: tenant/web/main | forensics/web/main");
+        let podman = inside(Engine::Podman, "?/?/main", None);
+        check(Some("forensics-main"), Some(podman), "ambiguous: ?/?/main | forensics/web/main");
+    }
+
+    #[test]
+    fn annotations_passed_through_by_containerd_lose_against_the_engines_name() {
+        let planted = |engine, keys| inside(engine, keys, Some("tenant/web/main"));
+        let crio = || planted(Engine::CriO, "kube-system/coredns/coredns");
+        check(Some("tenant-main"), Some(crio()), "ambiguous: tenant/web/main | kube-system/coredns/coredns");
+        check(None, Some(crio()), "ambiguous: tenant/web/main | kube-system/coredns/coredns");
+        check(
+            Some("ci-main"),
+            Some(crio()),
+            "ambiguous: tenant/web/main | kube-system/coredns/coredns | ci/web/main",
+        );
+        let podman = planted(Engine::Podman, "?/?/main_web_tenant_u-1_0");
+        check(Some("tenant-main"), Some(podman), "ambiguous: tenant/web/main | ?/?/main_web_tenant_u-1_0");
+    }
+
+    #[test]
+    fn the_time_is_the_names_then_the_archives() {
+        let contents = || inside(CONTAINERD, "team/web/main", None);
+        let seconds = |named: Option<&str>, contents: Option<Contents>| {
+            identify(named.map(name).as_ref(), contents.as_ref()).1.map(Timestamp::as_second)
+        };
+        assert_eq!(seconds(Some("team-main"), Some(contents())), Some(1_796_024_789));
+        assert_eq!(seconds(None, Some(contents())), Some(1_796_024_792));
+        assert_eq!(seconds(None, None), None);
+    }
+
+    #[test]
+    fn two_of_three_things_inside_make_a_checkpoint() {
+        for (config, spec, images, expect) in [
+            (true, true, false, true),
+            (true, false, true, true),
+            (false, true, true, true),
+            (true, false, false, false),
+            (false, false, true, false),
+            (false, false, false, false),
+        ] {
+            let mut contents = inside(CONTAINERD, "team/web/main", None);
+            (contents.has_config, contents.has_spec, contents.has_images) = (config, spec, images);
+            assert_eq!(is_checkpoint(None, Some(&contents)), expect);
+            assert!(is_checkpoint(Some(&name("team-main")), Some(&contents)));
+        }
+    }
+}

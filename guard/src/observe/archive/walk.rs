@@ -175,14 +175,15 @@ fn top_level(mut name: Vec<u8>) -> Vec<u8> {
     name
 }
 
-/// Whether `block` carries its own checksum. Old writers summed signed bytes.
+/// Whether `block` carries its own checksum: the sum of its bytes, those of the checksum taken as spaces. Old writers
+/// summed signed bytes.
 pub(super) fn is_header(block: &[u8; BLOCK]) -> bool {
     let header = Header::from_byte_slice(block);
     let Some(claimed) = octal_or_binary(&header.as_old().cksum) else { return false };
-    let counted = |at: usize| if (148..156).contains(&at) { b' ' } else { block[at] };
-    let unsigned: u64 = (0..BLOCK).map(|at| u64::from(counted(at))).sum();
-    let signed: i64 = (0..BLOCK).map(|at| i64::from(counted(at) as i8)).sum();
-    claimed == unsigned || i64::try_from(claimed) == Ok(signed)
+    let counted = [&block[..148], b"        ", &block[156..]];
+    let unsigned: u64 = counted.iter().copied().flatten().map(|&byte| u64::from(byte)).sum();
+    let high_bytes = counted.iter().copied().flatten().filter(|byte| !byte.is_ascii()).count() as u64;
+    claimed == unsigned || claimed.checked_add(high_bytes * 256) == Some(unsigned)
 }
 
 /// A number field: octal digits among spaces and zeros, or big-endian binary with the highest bit set (GNU). `None`
@@ -224,6 +225,6 @@ mod tests {
         check(b"0000000105x\0", None);
         check(b"+0000000644\0", None);
         check(b"00000000649\0", None);
-        check(b"0000\0000644\0", None);
+        check(b"0000\0\x30000644", None);
     }
 }
