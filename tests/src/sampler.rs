@@ -32,6 +32,8 @@ pub struct Samples {
     pub looks: u64,
     /// Whether the thread ran with a real-time priority.
     pub realtime: bool,
+    /// The least available since the last [`Sampler::take_low`].
+    recent_low: Option<Bytes>,
 }
 
 impl Samples {
@@ -40,6 +42,7 @@ impl Samples {
         if let Some(last) = last_look.replace(sample.at) {
             self.longest_gap = self.longest_gap.max(sample.at.saturating_sub(last));
         }
+        self.recent_low = Some(self.recent_low.map_or(sample.available, |low| low.min(sample.available)));
         if self.lowest.is_none_or(|lowest| sample.available < lowest.available) {
             self.lowest = Some(sample);
         }
@@ -94,9 +97,9 @@ impl Sampler {
         lock(&self.seen).samples.last().copied()
     }
 
-    /// Everything so far.
-    pub fn so_far(&self) -> Samples {
-        lock(&self.seen).clone()
+    /// The least available since the last call, or since the start; `None` without a look in between.
+    pub fn take_low(&self) -> Option<Bytes> {
+        lock(&self.seen).recent_low.take()
     }
 
     /// Ends it.

@@ -1,0 +1,29 @@
+//! `cargo xtask demo`: builds what is needed and shows the guard at work (`tests/src/bin/demo`).
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::step;
+
+/// Shows the guard keeping a small disk of its own above the thresholds while checkpoints arrive at full speed.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// For the demo itself; `cargo xtask demo -- --help` lists them (--without-guard, --filesystem, --seconds, …).
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<OsString>,
+}
+
+/// Sets up, builds in release mode, and becomes the demo: signals and exit code are the demo's own.
+pub(crate) fn run(options: Options, root: &Path) -> Result<()> {
+    step::xtask("setup", root)?;
+    step::xtask("build-ebpf", root)?;
+    let build = ["build", "--release", "--quiet", "--package", "guard", "--package", "tests", "--bins"];
+    step::run(Command::new("cargo").args(build).current_dir(root))?;
+    let demo = step::target_directory()?.join("release/demo");
+    let error = Command::new(&demo).args(options.arguments).exec();
+    Err(error).with_context(|| format!("cannot start {}", demo.display()))
+}

@@ -1,0 +1,128 @@
+//! `cargo xtask test`: everything that CI runs, from a fresh clone.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use crate::step;
+use crate::tally::{Tally, run_tests};
+
+/// Formatting, lints, unit tests, tests on this kernel and its filesystems, documentation tests.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Only tests whose name contains this; formatting and lints are left out.
+    #[arg(long)]
+    filter: Option<String>,
+    /// Without the tests that boot a kernel of their own (`vm_…`).
+    #[arg(long)]
+    skip_vm: bool,
+    /// With the tests that take many minutes (those marked `#[ignore]`).
+    #[arg(long)]
+    soak: bool,
+}
+
+/// Runs every step, also after one has failed, and ends with the sum.
+pub(crate) fn run(options: Options, root: &Path) -> Result<()> {
+    let mut report = Report::default();
+    step::xtask("setup", root)?;
+    step::xtask("build-ebpf", root)?;
+    if options.filter.is_none() {
+        report.step("fmt", || step::run(&mut cargo(root, &["fmt", "--all", "--check"])));
+        let clippy = ["clippy", "--workspace", "--all-targets", "--quiet", "--", "--deny", "warnings"];
+        report.step("clippy", || step::run(&mut cargo(root, &clippy)));
+    }
+    // The tests of the real binary start it from the target directory.
+    let build = ["build", "--workspace", "--bins", "--quiet"];
+    report.step("build", || step::run(&mut cargo(root, &build)));
+    let harness = harness_arguments(&options);
+    report.tests("unit tests", cargo(root, &["test", "--workspace", "--lib", "--bins"]), &harness);
+    // One at a time: they share the machine's mounts, CPU time and kernel hooks, and measure.
+    let alone: Vec<_> = harness.iter().cloned().chain(["--test-threads=1".to_owned()]).collect();
+    report.tests(
+        "tests on this machine",
+        cargo(root, &["test", "--package", "tests", "--test", "*"]),
+        &alone,
+    );
+    report.tests("documentation tests", cargo(root, &["test", "--workspace", "--doc"]), &harness);
+    report.finish()
+}
+
+fn cargo(root: &Path, arguments: &[&str]) -> Command {
+    let mut cargo = Command::new("cargo");
+    cargo.args(arguments).current_dir(root);
+    cargo
+}
+
+/// What goes to the test programs themselves.
+fn harness_arguments(options: &Options) -> Vec<String> {
+    let mut arguments = Vec::from_iter(options.filter.clone());
+    // A test that cannot run here says "SKIPPED", which is only shown with its output.
+    arguments.push("--show-output".to_owned());
+    if options.skip_vm {
+        arguments.extend(["--skip".to_owned(), "vm_".to_owned()]);
+    }
+    if options.soak {
+        arguments.push("--include-ignored".to_owned());
+    }
+    arguments
+}
+
+/// What became of the steps.
+#[derive(Debug, Default)]
+struct Report {
+    lines: Vec<String>,
+    total: Tally,
+    failed_steps: u32,
+}
+
+impl Report {
+    fn step(&mut self, name: &str, run: impl FnOnce() -> Result<()>) {
+        println!("== {name}");
+        let (result, took) = timed(run);
+        self.note(name, took, result.err(), "");
+    }
+
+    fn tests(&mut self, name: &str, mut command: Command, harness: &[String]) {
+        println!("== {name}");
+        command.args(["--no-fail-fast", "--"]).args(harness);
+        let (result, took) = timed(|| run_tests(&mut command));
+        let (tally, error) = match result {
+            Ok((tally, status)) if status.success() => (tally, None),
+            Ok((tally, status)) => (tally, Some(anyhow::anyhow!("{command:?} ended with {status}"))),
+            Err(error) => (Tally::default(), Some(error)),
+        };
+        self.total = self.total + tally;
+        self.note(name, took, error, &format!(": {tally}"));
+    }
+
+    fn note(&mut self, name: &str, took: Duration, error: Option<anyhow::Error>, outcome: &str) {
+        let verdict = if error.is_some() { "FAILED" } else { "ok" };
+        self.lines.push(format!("{:7.1} s  {name} {verdict}{outcome}", took.as_secs_f64()));
+        if let Some(error) = error {
+            println!("{error:#}");
+            self.failed_steps += 1;
+        }
+    }
+
+    fn finish(self) -> Result<()> {
+        println!();
+        self.lines.iter().for_each(|line| println!("{line}"));
+        let mut total = self.total;
+        if self.failed_steps > 0 && total.failed == 0 {
+            // A step without a failed test (formatting, lints, a build): never "0 failed" beside exit code 1.
+            total.failed = self.failed_steps;
+        }
+        println!("{total}");
+        // The sum stays the last line, so there is no error to print.
+        std::process::exit(i32::from(self.failed_steps > 0))
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "each step is shown with the time it took")]
+fn timed<T>(run: impl FnOnce() -> T) -> (T, Duration) {
+    let began = Instant::now();
+    let result = run();
+    (result, began.elapsed())
+}
