@@ -1,1 +1,3 @@
 //! What the tests on real kernels and filesystems share.
+
+pub mod loopfs;
