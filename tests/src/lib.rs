@@ -4,3 +4,4 @@ pub mod archives;
 pub mod loopfs;
 pub mod sampler;
 pub mod storm;
+pub mod loopfs;
