@@ -4,4 +4,3 @@ pub mod archives;
 pub mod loopfs;
 pub mod sampler;
 pub mod storm;
-pub mod loopfs;
