@@ -212,7 +212,12 @@ impl<'a> Census<'a> {
     }
 }
 
-impl Party<'_> {
+impl<'a> Party<'a> {
+    /// The owner and the alternatives.
+    pub fn readings(&self) -> impl Iterator<Item = &'a Owner> + use<'a> {
+        std::iter::once(self.owner).chain(self.alternatives)
+    }
+
     /// Whether it is known well enough whose it is to speak of "the last one of its container".
     fn is_somebody(&self) -> bool {
         match self.kind {

@@ -3,10 +3,28 @@
 use std::collections::HashMap;
 
 use crate::decide::census::Census;
-use crate::model::{Inventory, States};
+use crate::model::{Inventory, Policy, States};
 
-/// No chain.
-pub(crate) const NO_CHAIN: u32 = u32::MAX;
+/// What is taken or left as one: a checkpoint, or a chain of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unit {
+    /// The checkpoint; of a chain the member that stands for it.
+    pub(crate) index: u32,
+    /// `u32::MAX` for a checkpoint by itself: a million `Option`s would cost four megabytes more.
+    chain: u32,
+}
+
+impl Unit {
+    /// A checkpoint by itself.
+    pub(crate) fn single(index: u32) -> Unit {
+        Unit { index, chain: u32::MAX }
+    }
+
+    /// A chain, for which its member `index` stands.
+    pub(crate) fn chain(chain: u32, index: u32) -> Unit {
+        Unit { index, chain }
+    }
+}
 
 /// The chains of an inventory.
 #[derive(Debug, Default)]
@@ -17,9 +35,17 @@ pub(crate) struct Chains {
 }
 
 impl Chains {
+    /// The chains of `inventory`; none when `policy` does not keep them together.
+    pub(crate) fn new(inventory: &Inventory, policy: &Policy, census: &Census<'_>) -> Chains {
+        match policy.eviction.keep_together {
+            true => Chains::find(inventory, census),
+            false => Chains::default(),
+        }
+    }
+
     /// Finds them: within one container, a pre-checkpoint without a parent begins a chain, and those with a parent
     /// that follow it belong to it. Identities in doubt form none: they must neither protect nor condemn others.
-    pub(crate) fn find(inventory: &Inventory, census: &Census<'_>) -> Chains {
+    fn find(inventory: &Inventory, census: &Census<'_>) -> Chains {
         let linked = States::HAS_PARENT | States::PRE_CHECKPOINT;
         let all = inventory.checkpoints.iter().zip(0u32..);
         let mut links: Vec<u32> = all
@@ -53,6 +79,14 @@ impl Chains {
     /// Its members, in the order of deletion.
     pub(crate) fn members(&self, chain: u32) -> &[u32] {
         &self.members[chain as usize]
+    }
+
+    /// The checkpoints that `unit` is made of, in the order of deletion.
+    pub(crate) fn members_of<'c>(&'c self, unit: &'c Unit) -> &'c [u32] {
+        match unit.chain {
+            u32::MAX => std::slice::from_ref(&unit.index),
+            chain => self.members(chain),
+        }
     }
 
     /// Every chain.

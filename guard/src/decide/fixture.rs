@@ -83,7 +83,7 @@ pub(crate) fn archive(owner_text: &str, minutes: i64, mib: u64) -> Checkpoint {
         states: States::empty(),
         name: std::ffi::OsString::from(format!("checkpoint-{}-{created}.tar", owner_text.replace('/', "_")))
             .into(),
-        file: FileId { dev: 1, ino: minutes as u64 * 1000 + mib },
+        file: FileId { dev: 1, ino: minutes.unsigned_abs() * 1000 + mib },
         created,
         modified: created,
         len: Bytes::mib(mib),

@@ -7,7 +7,7 @@ use crate::decide::chain::Chains;
 use crate::decide::rank::{Candidate, Ranking};
 use crate::decide::rules::Rules;
 use crate::decide::{loss, share};
-use crate::model::{Inventory, Need, OrderKey, Plan, Policy, SpareReason, Spared, Trigger, Victim};
+use crate::model::{Inventory, Level, Need, OrderKey, Plan, Policy, SpareReason, Spared, Trigger, Victim};
 
 /// What a plan is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,12 +26,10 @@ pub struct Request {
 /// order the inventory lists its checkpoints. Time is O(n log n), memory some 90 bytes for each checkpoint.
 pub fn plan(inventory: &Inventory, request: &Request, policy: &Policy, now: Timestamp) -> Plan {
     let census = Census::new(inventory, policy, now);
-    let chains = match policy.eviction.keep_together {
-        true => Chains::find(inventory, &census),
-        false => Chains::default(),
-    };
+    let chains = Chains::new(inventory, policy, &census);
     let need = request.need;
-    let rules = Rules::new(inventory, policy, &census, &chains, &request.trigger);
+    let is_critical = request.trigger == Trigger::Pressure(Level::Critical);
+    let rules = Rules::new(inventory, policy, &census, &chains, !is_critical);
     let mut ranking = Ranking::new(inventory, &census, &chains, &policy.eviction, need, now);
     let candidates = ranked_candidates(&mut ranking, &rules, need);
     let mut taken = take(&ranking, &candidates, need);
@@ -111,6 +109,7 @@ fn write_down(
     let victims = victims(ranking, rules, candidates, taken, request);
     let frees = taken.iter().map(|position| ranking.gain(&candidates[*position]));
     let frees = frees.fold(Need::default(), |all, one| all.plus(one));
+    let shortfall = request.need.less(frees);
     let count = ranking.inventory.checkpoints.len();
     let mut spared = Vec::with_capacity(count - victims.len());
     let mut next_taken = taken.iter().peekable();
@@ -119,8 +118,8 @@ fn write_down(
             continue;
         }
         let rank = position as u32 + 1;
-        let left_over = request.need.less(ranking.gain(candidate));
-        let gains_nothing = !request.need.is_met() && left_over == request.need;
+        // Had it freed any of what is short still, it would have been taken.
+        let gains_nothing = !shortfall.is_met();
         for index in ranking.members(candidate) {
             let reason = match gains_nothing {
                 true => SpareReason::NoGain { rank },
@@ -134,7 +133,7 @@ fn write_down(
         (0..count as u32).filter_map(|index| Some(Spared { index, reason: rules.spare_reason(index)? }));
     spared.extend(exempt);
     spared[not_needed..].sort_unstable_by(|a, b| ranking.census.by_time(a.index, b.index));
-    Plan { need: request.need, victims, spared, frees, shortfall: request.need.less(frees) }
+    Plan { need: request.need, victims, spared, frees, shortfall }
 }
 
 /// The victims in the order of deletion, each compared with the next candidate that is left alone.
@@ -170,7 +169,7 @@ fn victims(
 mod tests {
     use super::*;
     use crate::decide::fixture::{archive, inventory, mib, now, policy, protect};
-    use crate::model::{Bytes, Checkpoint, DeleteReason, Level, Protection, Standing, States};
+    use crate::model::{Bytes, Checkpoint, DeleteReason, Protection, Standing, States};
 
     /// The policy of the fixture without min-age and keep-last, ordered by `order`.
     fn by(order: &[OrderKey]) -> Policy {

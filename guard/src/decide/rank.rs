@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 use std::time::Duration;
 
 use crate::decide::census::{Census, Follows};
-use crate::decide::chain::{Chains, NO_CHAIN};
+use crate::decide::chain::{Chains, Unit};
 use crate::decide::loss;
 use crate::model::{Inventory, Need, OrderKey, Signal, States};
 
@@ -18,10 +18,8 @@ pub(crate) struct Candidate {
     /// The leading keys, packed.
     packed: u128,
     instant: i64,
-    /// The checkpoint; of a chain the member that goes last.
-    pub(crate) index: u32,
-    /// Into [`Chains`]; [`NO_CHAIN`] for a checkpoint by itself.
-    pub(crate) chain: u32,
+    /// Of a chain, the member that goes last stands for it.
+    pub(crate) unit: Unit,
 }
 
 /// Everything the keys are computed from.
@@ -79,14 +77,18 @@ impl<'a> Ranking<'a> {
 
     /// The checkpoint at `index` by itself.
     pub(crate) fn candidate(&self, index: u32) -> Candidate {
-        self.with_key(Candidate { packed: 0, instant: self.census.instant(index), index, chain: NO_CHAIN })
+        self.unit_candidate(Unit::single(index))
     }
 
     /// The whole chain, as valuable as its most valuable member.
     pub(crate) fn chain_candidate(&self, chain: u32) -> Candidate {
         let members = self.chains.members(chain).iter();
-        let candidates = members.map(|index| self.with_key(Candidate { chain, ..self.candidate(*index) }));
+        let candidates = members.map(|index| self.unit_candidate(Unit::chain(chain, *index)));
         candidates.max_by(|a, b| self.compare(a, b)).expect("a chain has at least two members")
+    }
+
+    fn unit_candidate(&self, unit: Unit) -> Candidate {
+        self.with_key(Candidate { packed: 0, instant: self.census.instant(unit.index), unit })
     }
 
     /// `candidate` with its keys computed anew.
@@ -100,10 +102,7 @@ impl<'a> Ranking<'a> {
 
     /// The checkpoints that `candidate` stands for, in the order of deletion.
     pub(crate) fn members<'c>(&'c self, candidate: &'c Candidate) -> &'c [u32] {
-        match candidate.chain {
-            NO_CHAIN => std::slice::from_ref(&candidate.index),
-            chain => self.chains.members(chain),
-        }
+        self.chains.members_of(&candidate.unit)
     }
 
     /// What deleting `candidate` frees.
@@ -128,7 +127,7 @@ impl<'a> Ranking<'a> {
                 self.by_keys(&self.order[self.packed..], a, b).map_or(Ordering::Equal, |(_, by)| by)
             })
             .then(a.instant.cmp(&b.instant))
-            .then_with(|| self.census.by_time(a.index, b.index))
+            .then_with(|| self.census.by_time(a.unit.index, b.unit.index))
     }
 
     /// The first of `keys` that tells the two apart.
@@ -144,11 +143,13 @@ impl<'a> Ranking<'a> {
 
     /// Smaller goes first.
     fn value(&self, key: OrderKey, candidate: &Candidate) -> u64 {
-        let states = || self.inventory.checkpoints[candidate.index as usize].states;
-        let follows = || self.census.follows(candidate.index);
+        let states = || self.inventory.checkpoints[candidate.unit.index as usize].states;
+        let follows = || self.census.follows(candidate.unit.index);
         match key {
             OrderKey::Incomplete => (!states().contains(States::INCOMPLETE)).into(),
-            OrderKey::LeastProtected => self.census.party(candidate.index).protected.protection.get().into(),
+            OrderKey::LeastProtected => {
+                self.census.party(candidate.unit.index).protected.protection.get().into()
+            }
             OrderKey::Orphan => (!states().contains(States::ORPHAN)).into(),
             OrderKey::Superseded => (!follows().contains(Follows::SUPERSEDED)).into(),
             OrderKey::Oldest => self.youth(candidate.instant),
@@ -157,7 +158,9 @@ impl<'a> Ranking<'a> {
                 let loss = self.members(candidate).iter().map(|index| self.loss(*index)).sum();
                 loss::per_unit(loss, self.scarce_of(self.gain(candidate)))
             }
-            OrderKey::FairShare => self.held.get(candidate.index as usize).map_or(0, |held| u64::MAX - held),
+            OrderKey::FairShare => {
+                self.held.get(candidate.unit.index as usize).map_or(0, |held| u64::MAX - held)
+            }
         }
     }
 

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use crate::decide::census::{Census, Follows};
 use crate::decide::chain::Chains;
 use crate::model::{
-    Checkpoint, DeleteReason, Inventory, Level, OrderKey, Policy, Ranked, SpareReason, Standing, States,
-    Trigger,
+    Checkpoint, DeleteReason, Inventory, OrderKey, Policy, Ranked, SpareReason, Standing, States,
 };
 
 /// Who may go at all.
@@ -16,26 +15,25 @@ pub(crate) struct Rules<'a> {
     chains: &'a Chains,
     /// By [`crate::model::ProtectionPolicy::rules`]: where each is written.
     sources: Vec<Arc<str>>,
-    /// At critical, being young or last spares nobody.
     spares_young_and_last: bool,
     chain_stays: Vec<bool>,
 }
 
 impl<'a> Rules<'a> {
-    /// The rules of `policy` when `trigger` set it off.
+    /// The rules of `policy`, at critical and for retention without min-age and keep-last.
     pub(crate) fn new(
         inventory: &'a Inventory,
         policy: &'a Policy,
         census: &'a Census<'a>,
         chains: &'a Chains,
-        trigger: &Trigger,
+        spares_young_and_last: bool,
     ) -> Rules<'a> {
         let mut rules = Rules {
             inventory,
             census,
             chains,
             sources: policy.protection.rules.iter().map(|rule| rule.source.as_str().into()).collect(),
-            spares_young_and_last: *trigger != Trigger::Pressure(Level::Critical),
+            spares_young_and_last,
             chain_stays: Vec::new(),
         };
         let stays =

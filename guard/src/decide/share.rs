@@ -39,9 +39,9 @@ pub(crate) fn settle(ranking: &mut Ranking<'_>, inventory: &Inventory, candidate
     let mut held = vec![0; inventory.checkpoints.len()];
     for candidate in candidates {
         let (count, gain) = (ranking.members(candidate).len() as u64, ranking.gain(candidate));
-        let holding = holdings.entry(holder(census, candidate.index)).or_default();
+        let holding = holdings.entry(holder(census, candidate.unit.index)).or_default();
         let is_all_that_is_left = holding.count <= count;
-        held[candidate.index as usize] = if is_all_that_is_left { 0 } else { holding.amount };
+        held[candidate.unit.index as usize] = if is_all_that_is_left { 0 } else { holding.amount };
         holding.amount = holding.amount.saturating_sub(ranking.scarce_of(gain));
         holding.count -= count.min(holding.count);
     }
