@@ -19,7 +19,8 @@ use crate::agent::reader::Reader;
 use crate::agent::shared::Shared;
 use crate::agent::{Happened, relief};
 use crate::config::{ASSUMED_WRITE_SPEED, Config, DirectoryConfig, Layout};
-use crate::decide::{Forecast, Pressure, threshold};
+use crate::decide::forecast::{Forecast, next_look};
+use crate::decide::{Pressure, threshold};
 use crate::model::{Bytes, Level, Monotonic, Need, Observation, PressurePolicy, Signal};
 use crate::observe::catalog::{Catalog, Holds};
 use crate::observe::filesystem::observe;
@@ -86,6 +87,10 @@ pub(super) struct Filesystem {
     due: Due,
     /// The size that `thresholds` was made for.
     capacity: Option<Bytes>,
+    /// At the last look.
+    available: Option<Bytes>,
+    /// What has been used up since the start.
+    consumed: Bytes,
     /// statfs(2) failed at the last look; said once.
     is_blind: bool,
 }
@@ -120,7 +125,7 @@ const SLEEP_MIN: Duration = Duration::from_millis(2);
 /// While the fastest writers need longer than this for the headroom, nobody need be told of each write.
 const LISTEN_BELOW: Duration = Duration::from_millis(50);
 /// The fastest writers into the page cache measured wrote 2.8 GB/s (KERNEL.md, section 5); two of them.
-const FILL_RATE_MAX: u64 = 6_000_000_000;
+const FASTEST_WRITERS: Bytes = Bytes(6_000_000_000);
 
 impl Filesystem {
     /// Starts the loop for the filesystem that `dir` lies on.
@@ -160,6 +165,8 @@ impl Filesystem {
             outbox,
             due: Due { scan: now, place: now, publish: now },
             capacity: None,
+            available: None,
+            consumed: Bytes::ZERO,
             is_blind: false,
         };
         let thread = std::thread::Builder::new().name(format!("fs-{name}")).spawn(move || {
@@ -238,7 +245,10 @@ impl Filesystem {
     /// Lets the level follow an observation, and tells when it changes.
     pub(super) fn note(&mut self, seen: &Observation) {
         let now = monotonic();
-        self.forecast.observe(now, seen.available);
+        // What was used up between two looks, by whomever; what we delete in between does not count against it.
+        let before = self.available.replace(seen.available).unwrap_or(seen.available);
+        self.consumed += before.saturating_sub(seen.available);
+        self.forecast.sample(now, self.consumed);
         let Some(transition) = self.pressure.observe(seen, &self.thresholds, now) else { return };
         let signal = transition.signal.map(Signal::as_str);
         tracing::info!(filesystem = self.label.as_str(), from = %transition.from, to = %transition.to, signal,
@@ -415,15 +425,13 @@ impl Filesystem {
         if self.watched.as_ref().is_some_and(Watched::is_exact) || self.relief.is_stuck() {
             return Rest { limit, hears_directory: true };
         }
-        // Whoever writes as fast as can be needs this long for what is left.
-        let nanos = u128::from(self.headroom(seen).0) * 1_000_000_000 / u128::from(FILL_RATE_MAX);
-        let safe = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        let safe = next_look(self.headroom(seen), FASTEST_WRITERS, SLEEP_MIN..=SLEEP_MAX);
         // Where inotify tells of each write there is no hurry once it is listened to; until then, no need to listen.
         let is_rung = self.directories.iter().any(|it| it.writes_ring && !it.gone) && self.watcher.is_some();
         match is_rung {
             true if safe > LISTEN_BELOW => Rest { limit: limit.min(safe), hears_directory: false },
             true => Rest { limit, hears_directory: true },
-            false => Rest { limit: limit.min(safe.max(SLEEP_MIN)), hears_directory: true },
+            false => Rest { limit: limit.min(safe), hears_directory: true },
         }
     }
 
@@ -444,6 +452,7 @@ impl Filesystem {
         if let Some(watched) = &mut self.watched {
             metrics.written(watched.newly_written());
         }
+        let now = monotonic();
         let inodes = threshold::headroom(&self.thresholds, Signal::InodesFree, seen).unwrap_or(0);
         metrics.set(&FilesystemState {
             observation: seen,
@@ -451,9 +460,11 @@ impl Filesystem {
             level: self.pressure.level(),
             policy: &self.thresholds,
             headroom: Need { bytes: self.headroom(seen), inodes },
-            fill_rate: self.forecast.bytes_per_second(),
-            time_to: [Level::Soft, Level::Hard, Level::Critical]
-                .map(|level| self.forecast.time_to(&self.thresholds, level, seen)),
+            fill_rate: self.forecast.rate(now).0 as f64,
+            time_to: [Level::Soft, Level::Hard, Level::Critical].map(|level| {
+                let until = threshold::until(self.thresholds.threshold(level)?, Signal::Available, seen)?;
+                self.forecast.until(Bytes(until), now)
+            }),
             unreclaimable: self.relief.unreclaimable(),
             brake: false,
         });

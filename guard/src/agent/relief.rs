@@ -184,7 +184,7 @@ fn carry_out(fs: &Filesystem, plan: &Plan, woken: &mut Option<Monotonic>) -> Rou
         observe: &mut || observe(measured),
         journal: &mut fs.shared.journal(),
         clock: &monotonic,
-        protection: &|checkpoint| protection::of(checkpoint, policy).protection,
+        protection: &|checkpoint| protection::of_readings(policy, checkpoint.identity.readings()).protection,
         stop: &fs.shared.stop,
         on_outcome: &mut on_outcome,
         requested_by: None,

@@ -79,7 +79,7 @@ pub fn run(args: Args, common: &Common) -> anyhow::Result<ExitCode> {
         observe: &mut || observe(&filesystem.dirs[0]),
         journal: &mut journal,
         clock: &clock::monotonic,
-        protection: &|checkpoint| protection::of(checkpoint, &config.policy.protection).protection,
+        protection: &|checkpoint| protection::of_readings(&config.policy.protection, checkpoint.identity.readings()).protection,
         stop: &AtomicBool::new(false),
         on_outcome: &mut |_| {},
         requested_by: Some(&asker),

@@ -74,6 +74,12 @@ pub fn headroom(policy: &PressurePolicy, signal: Signal, seen: &Observation) -> 
         .min()
 }
 
+/// How much of `signal` can still be used up before `threshold` is crossed; zero when it is. `None` when it says nothing
+/// about this signal.
+pub fn until(threshold: &Threshold, signal: Signal, seen: &Observation) -> Option<u64> {
+    Some(seen.left(signal)?.saturating_sub(value(threshold, signal, seen)?))
+}
+
 fn value(threshold: &Threshold, signal: Signal, seen: &Observation) -> Option<u64> {
     Some(threshold.amount(signal)?.resolve(seen.total(signal)?))
 }
