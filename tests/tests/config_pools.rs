@@ -7,7 +7,7 @@ use guard::model::{Bytes, Level, Signal};
 
 fn write(directory: &tempfile::TempDir, text: &str) -> PathBuf {
     let path = directory.path().join("guard.toml");
-    std::fs::write(&path, text).unwrap();
+    std::fs::write(&path, text).expect("a temporary directory is writable");
     path
 }
 
@@ -17,7 +17,7 @@ fn parse(text: &str) -> ConfigFile {
 
 /// A threshold as a person writes it; `off` when it does not count.
 fn threshold(file: &ConfigFile, pool: Option<&str>, level: Level, signal: Signal) -> String {
-    let pressure = file.effective(pool).unwrap().policy.pressure;
+    let pressure = file.effective(pool).expect("the pool exists").policy.pressure;
     let amount = pressure.threshold(level).and_then(|threshold| threshold.amount(signal));
     amount.map_or("off".to_owned(), |amount| amount.display(signal))
 }

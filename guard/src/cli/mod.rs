@@ -4,6 +4,7 @@ mod node;
 mod table;
 
 pub mod check_config;
+pub mod import_operator;
 pub mod list;
 pub mod plan;
 pub mod reclaim;
@@ -14,10 +15,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::config::{Config, ConfigFile};
-
-/// Where the configuration lies unless `--config` says otherwise.
-pub const CONFIG_PATH: &str = "/etc/checkpoint-guard/guard.toml";
+use crate::config::{Config, ConfigFile, DEFAULT_PATH, POOL_VARIABLE};
 
 /// The work could not be done.
 const FAILED: u8 = 1;
@@ -47,10 +45,10 @@ struct Cli {
 #[derive(Clone, Debug, Args)]
 pub struct Common {
     /// The configuration file.
-    #[arg(long, short, global = true, value_name = "FILE", default_value = CONFIG_PATH, env = "CHECKPOINT_GUARD_CONFIG")]
+    #[arg(long, short, global = true, value_name = "FILE", default_value = DEFAULT_PATH, env = "CHECKPOINT_GUARD_CONFIG")]
     pub config: PathBuf,
     /// The node pool whose settings apply. Without it: CHECKPOINT_GUARD_POOL, else the Node's labels, else none.
-    #[arg(long, global = true, value_name = "NAME", env = "CHECKPOINT_GUARD_POOL")]
+    #[arg(long, global = true, value_name = "NAME", env = POOL_VARIABLE)]
     pub pool: Option<String>,
 }
 
@@ -61,8 +59,13 @@ impl Common {
     /// [`Misconfigured`], with every problem and its line.
     pub fn load(&self) -> anyhow::Result<(ConfigFile, Config)> {
         let file = crate::config::load(&self.config).map_err(Misconfigured::new)?;
-        let config = file.effective(self.pool.as_deref()).map_err(Misconfigured::new)?;
+        let config = file.effective(self.pool()).map_err(Misconfigured::new)?;
         Ok((file, config))
+    }
+
+    /// The pool that was named. What is empty was not said: a Helm chart sets the variable in any case.
+    pub fn pool(&self) -> Option<&str> {
+        self.pool.as_deref().filter(|pool| !pool.is_empty())
     }
 }
 
@@ -98,6 +101,10 @@ enum Command {
     Plan(plan::Args),
     /// Free so much space now, by the same rules as under pressure.
     Reclaim(reclaim::Args),
+    /// Validate the configuration, and show what is in force in each pool and where each value comes from.
+    CheckConfig(check_config::Args),
+    /// Turn a CheckpointRestoreOperator resource into our configuration.
+    ImportOperator(import_operator::Args),
 }
 
 /// Runs the command line of this process; the result is what it exits with.
@@ -109,6 +116,8 @@ pub fn main() -> ExitCode {
         Command::List(args) => list::run(args, common),
         Command::Plan(args) => plan::run(args, common),
         Command::Reclaim(args) => reclaim::run(args, common),
+        Command::CheckConfig(args) => check_config::run(&args, common),
+        Command::ImportOperator(args) => import_operator::run(&args),
     };
     result.unwrap_or_else(|error| {
         // Like `head` closing the pipe: nobody is there to read the rest, and that is no failure.

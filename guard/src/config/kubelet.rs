@@ -246,7 +246,7 @@ impl Merged {
         let mut document: Document = if text.trim().is_empty() {
             Document::default()
         } else {
-            serde_saphyr::from_str(text).map_err(|error| malformed(error.to_string()))?
+            serde_saphyr::from_str(text).map_err(|error| malformed(first_line(&error)))?
         };
         if let Some(inner) = document.kubeletconfig.take() {
             document = *inner;
@@ -372,6 +372,11 @@ fn quantity(map: &str, signal: &str, text: &str) -> Result<Quantity, KubeletErro
         .and_then(|hundredths| Percent::from_hundredths(hundredths as u16))
         .map(Quantity::Share)
         .ok_or_else(|| refused(format!("{text:?} is not a percentage from 0% to 100%")))
+}
+
+/// The sentence of a YAML error, without the picture of the text that follows it.
+pub(super) fn first_line(error: &serde_saphyr::Error) -> String {
+    error.to_string().lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()
 }
 
 /// Go's time.ParseDuration, as far as grace periods use it: ours with a fraction allowed.

@@ -11,10 +11,12 @@ mod keys;
 mod kubelet;
 mod kubernetes_quantity;
 mod layers;
+mod operator;
 mod pool;
 mod problem;
 mod raw;
 mod read;
+mod reload;
 mod rules;
 mod shape;
 mod surroundings;
@@ -28,9 +30,11 @@ pub use ahead::{ASSUMED_WRITE_SPEED, later_than_kubelet, resolve_auto};
 pub use duration::{format_duration, parse_duration};
 pub use keys::{KEYS, Key, reference};
 pub use kubelet::{KubeletError, KubeletFilesystem, KubeletThreshold, KubeletThresholds};
+pub use operator::{ImportError, import_operator};
 pub use pool::{POOL_VARIABLE, PoolChoice, choose_pool, pool_from_labels};
 pub use problem::{Origin, Place, Problem, Problems};
 pub use read::Setting;
+pub use reload::Reload;
 pub use surroundings::{
     AuditConfig, BrakeMode, DirectoryConfig, KubernetesConfig, KubernetesMode, Layout, MetricsConfig,
     ProbeMode,
