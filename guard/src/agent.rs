@@ -94,7 +94,8 @@ impl Agent {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut hangup = signal(SignalKind::hangup())?;
-        let directories: Vec<_> = self.config.directories.iter().map(|it| it.path.display().to_string()).collect();
+        let directories: Vec<_> =
+            self.config.directories.iter().map(|it| it.path.display().to_string()).collect();
         self.shared.record(&Event::Start {
             version: env!("CARGO_PKG_VERSION"),
             pid: std::process::id(),
@@ -125,7 +126,8 @@ impl Agent {
         if let Some(served) = served {
             let _ = tokio::time::timeout(Duration::from_millis(600), served).await;
         }
-        let reason = if ended { reason.to_owned() } else { format!("{reason}; a deletion was still under way") };
+        let reason =
+            if ended { reason.to_owned() } else { format!("{reason}; a deletion was still under way") };
         self.shared.record(&Event::Stop { reason: &reason });
         if !self.shared.flush(Duration::from_millis(300)) {
             tracing::warn!("the audit log is not on the disk yet; the kernel will write it");
@@ -196,8 +198,12 @@ impl Agent {
             return;
         }
         let path = directory.path.clone();
-        let started =
-            Filesystem::start(self.shared.clone(), self.config.clone(), self.outbox.clone(), (directory, dir));
+        let started = Filesystem::start(
+            self.shared.clone(),
+            self.config.clone(),
+            self.outbox.clone(),
+            (directory, dir),
+        );
         match started {
             Ok(handle) => {
                 self.loops.insert(dev, handle);
@@ -220,7 +226,10 @@ impl Agent {
                 return;
             }
         };
-        if config.metrics != self.config.metrics || config.audit != self.config.audit || config.probe != self.config.probe {
+        if config.metrics != self.config.metrics
+            || config.audit != self.config.audit
+            || config.probe != self.config.probe
+        {
             tracing::warn!("changes of [metrics], [audit] and [probe] take effect with the next start");
         }
         let before = std::mem::replace(&mut self.config, Arc::new(config));

@@ -204,7 +204,18 @@ fn delete(
         Err(refused) => (Verdict::Refused(refused), Need::default(), (ctx.observe)().ok()),
     };
     let promised = promised(checkpoint);
-    Outcome { index: victim.index, id, verdict, promised, freed, before, after, began, removed_at, ended: (ctx.clock)() }
+    Outcome {
+        index: victim.index,
+        id,
+        verdict,
+        promised,
+        freed,
+        before,
+        after,
+        began,
+        removed_at,
+        ended: (ctx.clock)(),
+    }
 }
 
 fn would_delete(victim: &Victim, checkpoint: &Checkpoint, before: Observation, now: Monotonic) -> Outcome {

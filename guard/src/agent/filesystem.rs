@@ -285,8 +285,12 @@ impl Filesystem {
         let shared = self.shared.clone();
         if !shared.dry_run {
             match dir.finish_leftovers(&|id| shared.name_of(id)) {
-                Ok(leftovers) => leftovers.iter().for_each(|leftover| shared.record_leftover(&path, leftover)),
-                Err(error) => tracing::warn!(directory = %path.display(), %error, "unfinished deletions stay"),
+                Ok(leftovers) => {
+                    leftovers.iter().for_each(|leftover| shared.record_leftover(&path, leftover))
+                }
+                Err(error) => {
+                    tracing::warn!(directory = %path.display(), %error, "unfinished deletions stay")
+                }
             }
         }
         let index = self.catalog.add_directory(path.clone());
@@ -327,7 +331,10 @@ impl Filesystem {
                 Event::DirectoryGone { .. } => self.due.place = now,
                 Event::Overflow => {
                     self.shared.metrics.lost(LostEvents::InotifyQueue, 1);
-                    tracing::warn!(filesystem = self.label.as_str(), "inotify events were lost; scanning everything");
+                    tracing::warn!(
+                        filesystem = self.label.as_str(),
+                        "inotify events were lost; scanning everything"
+                    );
                     rescan = true;
                 }
             }
@@ -419,7 +426,8 @@ impl Filesystem {
 
     /// How long nothing can go wrong unseen.
     fn rest(&self, seen: &Observation, now: Monotonic) -> Rest {
-        let deadlines = [self.pressure.next_deadline(&self.thresholds), self.relief.deadline(), Some(self.due.place)];
+        let deadlines =
+            [self.pressure.next_deadline(&self.thresholds), self.relief.deadline(), Some(self.due.place)];
         let limit = deadlines.into_iter().flatten().map(|deadline| deadline.since(now)).min();
         let limit = limit.unwrap_or(SLEEP_MAX).clamp(SLEEP_MIN, SLEEP_MAX);
         if self.watched.as_ref().is_some_and(Watched::is_exact) || self.relief.is_stuck() {

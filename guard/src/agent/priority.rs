@@ -12,13 +12,16 @@ use nix::libc;
 pub(super) fn raise() {
     let parameters = libc::sched_param { sched_priority: 1 };
     // SAFETY: the call reads the structure it is given and keeps no reference; 0 means the calling thread.
-    let status = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &parameters) };
+    let status =
+        unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &parameters) };
     if status == 0 {
         return;
     }
     // SAFETY: takes numbers only; 0 with PRIO_PROCESS means the calling thread on Linux (setpriority(2), notes).
     let status = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
     if status != 0 {
-        tracing::warn!("running at ordinary priority: CAP_SYS_NICE is missing, and a busy node may delay reclaiming");
+        tracing::warn!(
+            "running at ordinary priority: CAP_SYS_NICE is missing, and a busy node may delay reclaiming"
+        );
     }
 }

@@ -11,7 +11,9 @@ use nix::sys::eventfd::EventFd;
 use crate::agent::priority;
 use crate::config::ProbeMode;
 use crate::model::{Bytes, Monotonic};
-use crate::observe::probe::{Armed, Backend, Coverage, Lost, Probe, ProbeError, SelfTest, Slot, Wakes, Written};
+use crate::observe::probe::{
+    Armed, Backend, Coverage, Lost, Probe, ProbeError, SelfTest, Slot, Wakes, Written,
+};
 
 /// The loaded probe.
 pub(super) struct Probing {
@@ -38,7 +40,10 @@ impl Probing {
     /// A backend that was asked for by name does not work.
     pub(super) fn start(mode: ProbeMode, stop: Arc<AtomicBool>) -> Result<Option<Arc<Probing>>, ProbeError> {
         if mode == ProbeMode::Off {
-            tracing::info!(backend = Backend::Inotify.as_str(), "eBPF is switched off ([probe] mode = \"off\")");
+            tracing::info!(
+                backend = Backend::Inotify.as_str(),
+                "eBPF is switched off ([probe] mode = \"off\")"
+            );
             return Ok(None);
         }
         let (probe, wakes) = match Probe::load() {
@@ -53,7 +58,9 @@ impl Probing {
         let latches = vec![const { None }; usize::from(Slot::MAX.0) + 1];
         let this = Arc::new(Probing { probe, latches: Mutex::new(latches), lost: Mutex::default() });
         let deliverer = this.clone();
-        let spawned = std::thread::Builder::new().name("wakes".to_owned()).spawn(move || deliverer.deliver(wakes, &stop));
+        let spawned = std::thread::Builder::new()
+            .name("wakes".to_owned())
+            .spawn(move || deliverer.deliver(wakes, &stop));
         if let Err(error) = spawned {
             tracing::error!(%error, "no thread to wait for wakes; the timer alone must do");
         }
@@ -69,7 +76,10 @@ impl Probing {
     pub(super) fn slot(self: &Arc<Self>, bell: Arc<EventFd>) -> Option<Watched> {
         let mut latches = lock(&self.latches);
         let Some(free) = latches.iter().position(Option::is_none) else {
-            tracing::warn!(slots = latches.len(), "too many filesystems for eBPF; the others are watched by the timer");
+            tracing::warn!(
+                slots = latches.len(),
+                "too many filesystems for eBPF; the others are watched by the timer"
+            );
             return None;
         };
         let latch = Arc::new(Latch { at: AtomicU64::new(0), bell });

@@ -4,7 +4,7 @@
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 
 use nix::sys::eventfd::EventFd;
@@ -21,7 +21,7 @@ type Order = (Arc<OwnedFd>, ReadRequest);
 
 /// The thread and the two ends of the conversation with it.
 #[derive(Debug)]
-pub struct Reader {
+pub(super) struct Reader {
     /// `None` once it has been told to end.
     orders: Option<Sender<Order>>,
     answers: Receiver<Answer>,
@@ -34,7 +34,7 @@ impl Reader {
     ///
     /// # Errors
     /// The system is out of threads.
-    pub fn start(name: &str, bell: Arc<EventFd>) -> std::io::Result<Reader> {
+    pub(super) fn start(name: &str, bell: Arc<EventFd>) -> std::io::Result<Reader> {
         let (orders, inbox) = channel::<Order>();
         let (outbox, answers) = channel();
         let thread = Builder::new().name(format!("read-{name}")).spawn(move || {
@@ -52,22 +52,22 @@ impl Reader {
 
     /// Takes the answers that have come into `catalog` and hands out what it wants read next. The result is how
     /// many answers came.
-    pub fn exchange(&mut self, catalog: &mut Catalog, directory: impl Fn(u16) -> Option<Arc<OwnedFd>>) -> usize {
+    pub(super) fn exchange(
+        &mut self,
+        catalog: &mut Catalog,
+        directory: impl Fn(u16) -> Option<Arc<OwnedFd>>,
+    ) -> usize {
         let mut answered = 0;
-        loop {
-            match self.answers.try_recv() {
-                Ok(answer) => {
-                    self.ahead -= 1;
-                    answered += 1;
-                    catalog.answer(answer);
-                }
-                Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
-            }
+        while let Ok(answer) = self.answers.try_recv() {
+            self.ahead -= 1;
+            answered += 1;
+            catalog.answer(answer);
         }
         let Some(orders) = &self.orders else { return answered };
         for request in catalog.wanted(AHEAD_MAX.saturating_sub(self.ahead)) {
-            match directory(request.directory) {
-                Some(dir) if orders.send((dir, request.clone())).is_ok() => self.ahead += 1,
+            let order = directory(request.directory).map(|dir| (dir, request.clone()));
+            match order.map(|order| orders.send(order)) {
+                Some(Ok(())) => self.ahead += 1,
                 _ => catalog.answer((request, Reading::Stale)),
             }
         }

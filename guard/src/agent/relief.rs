@@ -204,7 +204,13 @@ fn take_in(fs: &mut Filesystem, plan: &Plan, round: &Round) {
         .filter_map(|outcome| {
             let checkpoint = &fs.catalog.inventory().checkpoints[outcome.index as usize];
             let namespace = checkpoint.identity.owner.namespace.clone();
-            Some((outcome, *victims.get(&outcome.index)?, checkpoint.directory, checkpoint.name.clone(), namespace))
+            Some((
+                outcome,
+                *victims.get(&outcome.index)?,
+                checkpoint.directory,
+                checkpoint.name.clone(),
+                namespace,
+            ))
         })
         .collect();
     for (outcome, victim, directory, name, namespace) in tried {

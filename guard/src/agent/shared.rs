@@ -76,7 +76,12 @@ impl Shared {
     }
 
     /// Records a change of level.
-    pub(super) fn record_pressure(&self, directories: &[String], transition: &Transition, seen: &Observation) {
+    pub(super) fn record_pressure(
+        &self,
+        directories: &[String],
+        transition: &Transition,
+        seen: &Observation,
+    ) {
         let Transition { from, to, .. } = *transition;
         self.record(&Event::Pressure { directories, from, to, available_bytes: seen.available.0 });
     }
@@ -84,7 +89,12 @@ impl Shared {
     /// Records that a need cannot be met.
     pub(super) fn record_unreachable(&self, directories: &[String], plan: &Plan, reason: &str) {
         let reclaimable_bytes = plan.frees.bytes.0;
-        self.record(&Event::Unreachable { directories, needed_bytes: plan.need.bytes.0, reclaimable_bytes, reason });
+        self.record(&Event::Unreachable {
+            directories,
+            needed_bytes: plan.need.bytes.0,
+            reclaimable_bytes,
+            reason,
+        });
     }
 
     /// Records what became of a deletion that a crash had interrupted.

@@ -87,7 +87,12 @@ pub fn run(args: Args, common: &Common) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(out: &mut impl std::io::Write, items: &[CheckpointRecord], foreign: usize, wide: bool) -> std::io::Result<()> {
+fn print(
+    out: &mut impl std::io::Write,
+    items: &[CheckpointRecord],
+    foreign: usize,
+    wide: bool,
+) -> std::io::Result<()> {
     let mut header = vec!["NAMESPACE", "POD", "CONTAINER", "AGE", "SIZE", "PROT", "STATE", "ENGINE"];
     if wide {
         header.extend(["IDENTITY", "DIRECTORY", "NAME"]);

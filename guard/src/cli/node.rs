@@ -99,8 +99,9 @@ fn finish(config: &Config, mut catalog: Catalog, dirs: Vec<CheckpointDir>) -> an
         }
     }
     let first = dirs.first().expect("a group has at least the directory that began it");
-    let seen = observe(first)
-        .map_err(|errno| anyhow::anyhow!("cannot measure the filesystem of {:?}: {}", first.path(), errno.desc()))?;
+    let seen = observe(first).map_err(|errno| {
+        anyhow::anyhow!("cannot measure the filesystem of {:?}: {}", first.path(), errno.desc())
+    })?;
     let thresholds = config.pressure_on(&seen, ASSUMED_WRITE_SPEED);
     Ok(Filesystem { dirs, inventory: catalog.inventory().clone(), seen, thresholds })
 }
@@ -114,15 +115,12 @@ pub(super) fn records(inventory: &Inventory, policy: &Policy, now: Timestamp) ->
         .zip(0u32..)
         .map(|(checkpoint, index)| {
             let follows = census.follows(index);
-            let derived: Vec<_> = [
-                (Follows::SUPERSEDED, "superseded"),
-                (Follows::LAST, "last"),
-                (Follows::YOUNG, "young"),
-            ]
-            .into_iter()
-            .filter(|(state, _)| follows.contains(*state))
-            .map(|(_, word)| word)
-            .collect();
+            let derived: Vec<_> =
+                [(Follows::SUPERSEDED, "superseded"), (Follows::LAST, "last"), (Follows::YOUNG, "young")]
+                    .into_iter()
+                    .filter(|(state, _)| follows.contains(*state))
+                    .map(|(_, word)| word)
+                    .collect();
             let protection = census.party(index).protected.protection;
             CheckpointRecord::new(checkpoint, inventory.directory_of(checkpoint), now, protection, &derived)
         })

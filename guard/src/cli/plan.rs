@@ -72,9 +72,10 @@ struct Spared {
 pub fn run(args: Args, common: &Common) -> anyhow::Result<ExitCode> {
     let (_, config) = common.load()?;
     let assumed = match &args.assume_available {
-        Some(text) => Some(Quantity::parse(text, Signal::Available).map_err(|error| {
-            Misconfigured::new(format!("--assume-available: {error}"))
-        })?),
+        Some(text) => Some(
+            Quantity::parse(text, Signal::Available)
+                .map_err(|error| Misconfigured::new(format!("--assume-available: {error}")))?,
+        ),
         None => None,
     };
     let filesystems: Vec<_> =
@@ -153,7 +154,12 @@ fn spared(plan: &Plan, records: &[CheckpointRecord]) -> Vec<Spared> {
 fn print(out: &mut impl std::io::Write, it: &Filesystem) -> std::io::Result<()> {
     let share = crate::model::Percent::from_ratio(it.available_bytes, it.size_bytes);
     let (available, size) = (Bytes(it.available_bytes), Bytes(it.size_bytes));
-    writeln!(out, "{}: {available} ({share}) of {size} available, level {}", it.directories.join(", "), it.level)?;
+    writeln!(
+        out,
+        "{}: {available} ({share}) of {size} available, level {}",
+        it.directories.join(", "),
+        it.level
+    )?;
     if it.target_bytes > it.available_bytes {
         let need = Bytes(it.target_bytes - it.available_bytes);
         writeln!(out, "needs {need}, to have {} available", Bytes(it.target_bytes))?;

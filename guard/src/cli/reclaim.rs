@@ -79,7 +79,9 @@ pub fn run(args: Args, common: &Common) -> anyhow::Result<ExitCode> {
         observe: &mut || observe(&filesystem.dirs[0]),
         journal: &mut journal,
         clock: &clock::monotonic,
-        protection: &|checkpoint| protection::of_readings(&config.policy.protection, checkpoint.identity.readings()).protection,
+        protection: &|checkpoint| {
+            protection::of_readings(&config.policy.protection, checkpoint.identity.readings()).protection
+        },
         stop: &AtomicBool::new(false),
         on_outcome: &mut |_| {},
         requested_by: Some(&asker),
@@ -115,17 +117,27 @@ pub fn run(args: Args, common: &Common) -> anyhow::Result<ExitCode> {
 }
 
 /// The filesystem that is meant.
-fn choose(mut all: Vec<node::Filesystem>, directory: Option<&std::path::Path>) -> anyhow::Result<node::Filesystem> {
+fn choose(
+    mut all: Vec<node::Filesystem>,
+    directory: Option<&std::path::Path>,
+) -> anyhow::Result<node::Filesystem> {
     let known = || all.iter().flat_map(node::Filesystem::directories).collect::<Vec<_>>().join(", ");
     let place = match directory {
         Some(path) => all
             .iter()
             .position(|it| it.inventory.directories.iter().any(|directory| directory == path))
-            .ok_or_else(|| Misconfigured::new(format!("--directory: {path:?} is not watched; watched are {}", known())))?,
+            .ok_or_else(|| {
+                Misconfigured::new(format!("--directory: {path:?} is not watched; watched are {}", known()))
+            })?,
         None if all.len() == 1 => 0,
-        None if all.is_empty() => return Err(Misconfigured::new("none of the configured directories exists").into()),
+        None if all.is_empty() => {
+            return Err(Misconfigured::new("none of the configured directories exists").into());
+        }
         None => {
-            let message = format!("the watched directories lie on several filesystems; choose with --directory: {}", known());
+            let message = format!(
+                "the watched directories lie on several filesystems; choose with --directory: {}",
+                known()
+            );
             return Err(Misconfigured::new(message).into());
         }
     };

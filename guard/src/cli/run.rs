@@ -32,7 +32,11 @@ pub fn run(args: Args, common: &Common) -> anyhow::Result<ExitCode> {
         dry_run = args.dry_run, "checkpoint-guard starts"
     );
     refuse_late_thresholds(&file, &config)?;
-    let options = Options { config_path: common.config.clone(), pool: common.pool().map(str::to_owned), dry_run: args.dry_run };
+    let options = Options {
+        config_path: common.config.clone(),
+        pool: common.pool().map(str::to_owned),
+        dry_run: args.dry_run,
+    };
     agent::run(options, config)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -6,7 +6,7 @@ use comfy_table::{ContentArrangement, Table, presets};
 /// be piped through grep.
 pub(super) fn new(header: Vec<&str>) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header(header);
+    table.load_style(presets::NOTHING).set_header(header);
     if table.is_tty() {
         table.set_content_arrangement(ContentArrangement::Dynamic);
     }

@@ -311,7 +311,9 @@ impl Catalog {
         }
         stranger.content = Content::Read;
         // Its name says nothing; only an archive that says itself whose it is counts as a checkpoint.
-        let Some(contents) = contents.filter(|contents| archive::is_checkpoint(None, Some(contents))) else { return };
+        let Some(contents) = contents.filter(|contents| archive::is_checkpoint(None, Some(contents))) else {
+            return;
+        };
         let Stranger { stat, seen, .. } = *stranger;
         let mut checkpoint = blank(directory, Kind::Archive, &key.1, version);
         set_size(&mut checkpoint, &stat);
@@ -372,7 +374,9 @@ impl Catalog {
         checkpoint.states.remove(States::REFUSED);
         checkpoint.states.set(States::IN_USE, matches!(state, OpenState::Reading | OpenState::Writing));
         let note = self.notes[place];
-        checkpoint.states.set(States::BEING_WRITTEN, state == OpenState::Writing || note.content != Content::Read);
+        checkpoint
+            .states
+            .set(States::BEING_WRITTEN, state == OpenState::Writing || note.content != Content::Read);
         if state != OpenState::Writing && note.content == Content::Unread {
             self.unread.push_back((checkpoint.directory, checkpoint.name.clone()));
         }
@@ -399,7 +403,8 @@ impl Catalog {
     fn see_tree(&mut self, directory: u16, dir: BorrowedFd<'_>, name: &OsStr) -> Option<bool> {
         CheckpointName::parse(name, Kind::PodCheckpoint)?;
         let top = Stat::at(dir, name).ok()?;
-        let tree = scan::measure(dir, name, &mut |dir, name| probe_open(dir, name) == OpenState::Writing).ok()?;
+        let tree =
+            scan::measure(dir, name, &mut |dir, name| probe_open(dir, name) == OpenState::Writing).ok()?;
         let version =
             Version { file: top.file, len: tree.len, modified: tree.modified.unwrap_or(top.modified) };
         let place = self.find(directory, name);
@@ -472,7 +477,8 @@ impl Catalog {
         self.inventory.checkpoints.push(checkpoint);
         self.notes.push(note);
         let (checkpoints, hasher) = (&self.inventory.checkpoints, &self.hasher);
-        let number = u32::try_from(place).expect("a directory cannot hold four billion entries in this memory");
+        let number =
+            u32::try_from(place).expect("a directory cannot hold four billion entries in this memory");
         self.index.insert_unique(hash, number, |place| {
             let checkpoint = &checkpoints[*place as usize];
             Self::hash(hasher, checkpoint.directory, &checkpoint.name)
@@ -486,7 +492,8 @@ impl Catalog {
         let gone = &self.inventory.checkpoints[place];
         let hash = Self::hash(&self.hasher, gone.directory, &gone.name);
         let entry = self.index.find_entry(hash, |number| *number as usize == place);
-        entry.map(|entry| entry.remove()).ok().expect("every checkpoint is indexed");
+        let Ok(entry) = entry else { unreachable!("every checkpoint is indexed") };
+        entry.remove();
         if place != last {
             let moved = &self.inventory.checkpoints[last];
             let hash = Self::hash(&self.hasher, moved.directory, &moved.name);

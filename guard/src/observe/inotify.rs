@@ -80,8 +80,12 @@ impl Watcher {
 
     /// No longer watches `directory`.
     pub fn remove(&mut self, directory: u16) {
-        let watches: Vec<_> =
-            self.directories.iter().filter(|(_, index)| **index == directory).map(|(watch, _)| *watch).collect();
+        let watches: Vec<_> = self
+            .directories
+            .iter()
+            .filter(|(_, index)| **index == directory)
+            .map(|(watch, _)| *watch)
+            .collect();
         for watch in watches {
             // EINVAL when the kernel removed it with its directory: it is gone either way.
             let _ = self.inotify.rm_watch(watch);

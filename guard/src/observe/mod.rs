@@ -6,4 +6,5 @@ pub mod filesystem;
 pub mod holders;
 pub mod inotify;
 pub mod lease;
+pub mod probe;
 pub mod scan;

@@ -148,7 +148,8 @@ pub fn measure(
     is_written: &mut dyn FnMut(BorrowedFd<'_>, &OsStr) -> bool,
 ) -> Result<Tree, Errno> {
     let top = Stat::at(dir, name)?;
-    let mut tree = Tree { inodes: 1, allocated: top.allocated, modified: Some(top.modified), ..Tree::default() };
+    let mut tree =
+        Tree { inodes: 1, allocated: top.allocated, modified: Some(top.modified), ..Tree::default() };
     walk(open_directory(dir, name)?.as_fd(), top.file.dev, DEPTH_MAX, &mut tree, is_written)?;
     Ok(tree)
 }
