@@ -48,11 +48,14 @@ pub mod names {
         ("ext4_free_blocks", "ext4_free_blocks"),
         ("ext4_free_inode", "ext4_free_inode"),
     ];
-    /// The program that counts pages becoming dirty; the tracepoint is `writeback_dirty_folio`, and
-    /// `writeback_dirty_page` before Linux 5.18.
-    pub const DIRTY_PAGES: &str = "dirty_pages";
-    /// The program and tracepoint for direct I/O through iomap (xfs, btrfs; Linux 6.6 and newer).
-    pub const DIRECT_IO: (&str, &str) = ("direct_io", "iomap_dio_complete");
+    /// The program that counts pages becoming dirty, and its tracepoint.
+    pub const DIRTY_FOLIOS: (&str, &str) = ("dirty_pages", "writeback_dirty_folio");
+    /// The same before Linux 5.18.
+    pub const DIRTY_PAGES: (&str, &str) = ("dirty_pages", "writeback_dirty_page");
+    /// Programs and tracepoints that count direct I/O through iomap (xfs, btrfs), where the kernel has them: the
+    /// second was added by Linux 6.6.
+    pub const DIRECT_IO: [(&str, &str); 2] =
+        [("direct_io_begins", "iomap_dio_rw_begin"), ("direct_io_ends", "iomap_dio_complete")];
 }
 
 /// How a filesystem's bytes are counted; a hook passes over filesystems that are counted by another one, so that
@@ -120,8 +123,8 @@ pub struct Offsets {
     pub page_bits: u32,
     /// `kiocb.ki_filp`
     pub kiocb_file: u32,
-    /// `kiocb.ki_flags`
-    pub kiocb_flags: u32,
+    /// `iov_iter.data_source`: the byte that says a direct I/O is a write
+    pub iter_is_source: u32,
 }
 
 impl Offsets {
@@ -207,7 +210,9 @@ pub struct LedgerValue {
     /// Process id of the last writer, in the initial pid namespace.
     pub pid: u32,
     /// Slot of its filesystem.
-    pub slot: u32,
+    pub slot: u16,
+    /// 1 when its inode was freed, though some of its blocks were not yet.
+    pub deleted: u16,
     /// Command name of the last writer when it was first seen writing here.
     pub comm: [u8; COMM],
 }

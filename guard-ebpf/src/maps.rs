@@ -1,7 +1,7 @@
 //! Every map, and why it has its size. Together they take about 2 MiB.
 
 use aya_ebpf::macros::map;
-use aya_ebpf::maps::{Array, HashMap, RingBuf};
+use aya_ebpf::maps::{Array, HashMap, LruHashMap, RingBuf};
 use guard_ebpf::{Crossing, Learn, LedgerKey, LedgerValue, Limit, Lost, SLOTS, Total, WakeRecord, Watched};
 
 /// One entry, replaced as a whole: a lookup at a constant index compiles to an address.
@@ -15,6 +15,11 @@ pub(crate) static LEARN: Array<Learn> = Array::with_max_entries(1, 0);
 /// programs on tracepoints may not allocate. Not an LRU map: that would forget without telling.
 #[map]
 pub(crate) static LEDGER: HashMap<LedgerKey, LedgerValue> = HashMap::with_max_entries(16 * 1024, 0);
+
+/// Direct writes that have begun and not ended, by the address of their request. Hardly ever more than a queue's
+/// depth; those that never end (a filesystem that then falls back to the page cache) make room by themselves.
+#[map]
+pub(crate) static DIRECT_WRITES: LruHashMap<u64, u8> = LruHashMap::with_max_entries(1024, 0);
 
 #[map]
 pub(crate) static TOTALS: Array<Total> = Array::with_max_entries(SLOTS as u32, 0);

@@ -9,7 +9,7 @@ use aya_ebpf::programs::RawTracePointContext;
 use guard_ebpf::{Counting, Directory};
 
 use crate::kernel::{Inode, offset, read};
-use crate::{budget, filter, hooks, ledger, maps};
+use crate::{budget, filter, hooks, ledger};
 
 /// `EXT4_MB_DELALLOC_RESERVED` of fs/ext4/ext4.h, a `#define` and so not in BTF: the blocks were reserved before.
 const DELALLOC_RESERVED: u32 = 0x400;
@@ -57,7 +57,8 @@ pub(crate) fn ext4_allocate_blocks(context: RawTracePointContext) -> i32 {
     0
 }
 
-/// Truncation, deletion, hole punching: `(inode, block, blocks, flags)`.
+/// Truncation, deletion, hole punching: `(inode, block, blocks, flags)`. With bigalloc the rest of a last cluster is
+/// freed too but not told, so that a bit too little is given back.
 #[raw_tracepoint]
 pub(crate) fn ext4_free_blocks(context: RawTracePointContext) -> i32 {
     let blocks: u64 = context.arg(2);
@@ -65,14 +66,14 @@ pub(crate) fn ext4_free_blocks(context: RawTracePointContext) -> i32 {
     0
 }
 
-/// The file is gone, all its blocks are freed: `(inode)`.
+/// The file is gone, all its blocks are freed, but not yet what it had only reserved: `(inode)`.
 #[raw_tracepoint]
 pub(crate) fn ext4_free_inode(context: RawTracePointContext) -> i32 {
     let inode = Inode(context.arg(0));
     if let Some(watched) = filter::watched()
         && let Some(directory) = filter::filesystem(watched, inode, Counting::Blocks)
     {
-        let _ = maps::LEDGER.remove(ledger::key(directory, inode));
+        ledger::delete(&ledger::key(directory, inode));
     }
     0
 }

@@ -119,13 +119,15 @@ impl Btf {
 
     /// The type that `id` is, behind typedefs and qualifiers.
     fn resolve(&self, mut id: u32) -> Option<Type> {
-        loop {
+        // No declaration is that long; a circle would be.
+        for _ in 0..32 {
             let this = *self.types.get(id as usize)?;
             match this.kind {
                 kind::TYPEDEF | kind::VOLATILE | kind::CONST | kind::TYPE_TAG => id = this.target,
                 _ => return Some(this),
             }
         }
+        None
     }
 
     /// Byte offset of a member, `"f_path.dentry"` within `"file"`. Unnamed structures and unions in between are
@@ -189,5 +191,81 @@ fn details_len(kind: u32, count: usize) -> usize {
         kind::STRUCT | kind::UNION | kind::DATASEC | kind::ENUM64 => 3 * count,
         kind::ENUM | kind::FUNC_PROTO => 2 * count,
         _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// BTF with these types (three words each, then details) and strings.
+    fn encoded(types: &[u32], strings: &str) -> Vec<u8> {
+        let types_len = types.len() as u32 * 4;
+        let header = [MAGIC | 1 << 16, 24, 0, types_len, types_len, strings.len() as u32];
+        let mut data: Vec<u8> = header.iter().chain(types).flat_map(|word| word.to_le_bytes()).collect();
+        data.extend(strings.as_bytes());
+        data
+    }
+
+    fn info(kind: u32, count: u32) -> u32 {
+        kind << 24 | count
+    }
+
+    /// `struct file { int count; const struct { int inner; } ; };` as types 1 to 4.
+    fn kernel() -> Vec<u8> {
+        #[rustfmt::skip]
+        let types = [
+            1, info(kind::INT, 0), 4, 32,
+            5, info(kind::STRUCT, 2), 8, /* count */ 10, 1, 0, /* unnamed */ 0, 4, 32,
+            0, info(kind::STRUCT, 1), 4, /* inner */ 16, 1, 0,
+            0, info(kind::CONST, 0), 3,
+        ];
+        encoded(&types, "\0int\0file\0count\0inner\0")
+    }
+
+    #[test]
+    fn members_of_unnamed_qualified_structures_are_found() {
+        let mut btf = Btf::empty();
+        btf.add(&kernel()).unwrap();
+        assert_eq!(btf.offset("file", "count").unwrap(), 0);
+        assert_eq!(btf.offset("file", "inner").unwrap(), 4);
+        let error = btf.offset("file", "f_path.dentry").unwrap_err().to_string();
+        assert!(error.contains("no struct file member f_path.dentry"), "{error}");
+    }
+
+    #[test]
+    fn a_module_goes_on_numbering_where_the_kernel_ends() {
+        let mut btf = Btf::empty();
+        btf.add(&kernel()).unwrap();
+        // `struct request { int count; struct file file; };`: string 22 is the module's first, types 1 and 2 and
+        // string 10 are the kernel's.
+        let types = [23, info(kind::STRUCT, 2), 16, 10, 1, 0, 5, 2, 64];
+        btf.add(&encoded(&types, "\0request\0")).unwrap();
+        assert_eq!(btf.offset("request", "count").unwrap(), 0);
+        assert_eq!(btf.offset("request", "file.inner").unwrap(), 12);
+    }
+
+    #[test]
+    fn damaged_data_is_refused() {
+        let whole = kernel();
+        for len in 0..whole.len() - 1 {
+            let mut btf = Btf::empty();
+            assert!(btf.add(&whole[..len]).is_none(), "the first {len} bytes");
+        }
+        let mut other = whole;
+        other[0] ^= 1;
+        assert!(Btf::empty().add(&other).is_none(), "not BTF");
+    }
+
+    #[test]
+    fn the_running_kernel_is_understood() {
+        let Ok(btf) = Btf::of_kernel() else {
+            eprintln!("skipped: this kernel has no BTF");
+            return;
+        };
+        // Unchanged since Linux 2.6.
+        assert_eq!(btf.offset("list_head", "prev").unwrap(), 8);
+        assert_eq!(btf.tracepoint_arguments("sys_enter"), Some(2));
+        assert_eq!(btf.tracepoint_arguments("no_such_tracepoint"), None);
     }
 }

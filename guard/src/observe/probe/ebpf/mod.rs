@@ -47,7 +47,7 @@ impl Probe {
             budgets: Mutex::new(Budgets::new(&mut object)?),
             ledger: Mutex::new(Ledger::new(&mut object)?),
             lost: object.map(names::LOST)?,
-            directories: Mutex::new(Directories::new(object, &layout)?),
+            directories: Mutex::new(Directories::new(object, layout)?),
         };
         Ok((probe, wakes))
     }

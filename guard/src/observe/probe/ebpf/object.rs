@@ -56,6 +56,26 @@ impl Object {
         Ok(Attached { program, link })
     }
 
+    /// Attaches several, or none of them.
+    pub(super) fn attach_all(
+        &mut self,
+        programs: &[(&'static str, &'static str)],
+    ) -> Result<Vec<Attached>, ProbeError> {
+        let mut all = Vec::new();
+        for (program, tracepoint) in programs {
+            match self.attach(program, tracepoint) {
+                Ok(attached) => all.push(attached),
+                Err(error) => {
+                    for attached in all {
+                        self.detach(attached)?;
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(all)
+    }
+
     /// Detaches it again.
     pub(super) fn detach(&mut self, attached: Attached) -> Result<(), ProbeError> {
         let Attached { program, link } = attached;

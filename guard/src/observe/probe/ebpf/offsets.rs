@@ -1,7 +1,7 @@
 //! [`Offsets`] of the running kernel. They differ between versions and even between builds of one version, so no
 //! table of them is shipped.
 
-use guard_ebpf::Offsets;
+use guard_ebpf::{Offsets, names};
 
 use super::super::ProbeError;
 use super::btf::Btf;
@@ -13,6 +13,10 @@ pub(super) struct Layout {
     /// Whether ext4's structures are known. They are not when it is a module that describes itself nowhere (before
     /// Linux 5.11) or that was not loaded yet.
     pub(super) knows_ext4: bool,
+    /// Program and tracepoint for dirty pages.
+    pub(super) dirty_pages: (&'static str, &'static str),
+    /// Programs and tracepoints for direct I/O; none on a kernel that has no such tracepoints.
+    pub(super) direct_io: &'static [(&'static str, &'static str)],
 }
 
 /// Looks up every offset that the eBPF program reads.
@@ -24,7 +28,14 @@ pub(super) fn of_kernel() -> Result<Layout, ProbeError> {
     tree(&btf, &mut offsets)?;
     pages(&btf, &mut offsets)?;
     let knows_ext4 = ext4(&btf, &mut offsets).is_ok();
-    Ok(Layout { offsets, knows_ext4 })
+    let has = |(_, tracepoint): &(&str, &str)| btf.tracepoint_arguments(tracepoint).is_some();
+    let dirty_pages = if has(&names::DIRTY_FOLIOS) { names::DIRTY_FOLIOS } else { names::DIRTY_PAGES };
+    let direct_io = if direct_io(&btf, &mut offsets).is_ok() && names::DIRECT_IO.iter().all(has) {
+        &names::DIRECT_IO[..]
+    } else {
+        &[]
+    };
+    Ok(Layout { offsets, knows_ext4, dirty_pages, direct_io })
 }
 
 /// Descriptors, files, inodes and names: what every backend needs.
@@ -48,7 +59,7 @@ fn tree(btf: &Btf, offsets: &mut Offsets) -> Result<(), ProbeError> {
     Ok(())
 }
 
-/// Page cache and direct I/O.
+/// The page cache.
 fn pages(btf: &Btf, offsets: &mut Offsets) -> Result<(), ProbeError> {
     offsets.mapping_host = btf.offset("address_space", "host")?;
     offsets.folio_large_bit = btf.enumerator("PG_head")?;
@@ -62,8 +73,12 @@ fn pages(btf: &Btf, offsets: &mut Offsets) -> Result<(), ProbeError> {
         // Before folios the tracepoint is told of one page at a time.
         Err(_) => offsets.folio_flags = btf.offset("page", "flags")?,
     }
+    Ok(())
+}
+
+fn direct_io(btf: &Btf, offsets: &mut Offsets) -> Result<(), ProbeError> {
     offsets.kiocb_file = btf.offset("kiocb", "ki_filp")?;
-    offsets.kiocb_flags = btf.offset("kiocb", "ki_flags")?;
+    offsets.iter_is_source = btf.offset("iov_iter", "data_source")?;
     Ok(())
 }
 
