@@ -2,3 +2,4 @@
 
 pub mod loopfs;
 pub mod watching;
+pub mod ways;
