@@ -4,3 +4,5 @@ pub mod archives;
 pub mod loopfs;
 pub mod sampler;
 pub mod storm;
+pub mod watching;
+pub mod ways;

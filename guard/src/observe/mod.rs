@@ -8,3 +8,4 @@ pub mod inotify;
 pub mod lease;
 pub mod probe;
 pub mod scan;
+pub mod probe;
