@@ -7,7 +7,7 @@ use guard::model::{Bytes, Level, Signal};
 
 fn write(directory: &tempfile::TempDir, text: &str) -> PathBuf {
     let path = directory.path().join("guard.toml");
-    std::fs::write(&path, text).unwrap();
+    std::fs::write(&path, text).expect("a temporary directory is writable");
     path
 }
 
@@ -17,7 +17,7 @@ fn parse(text: &str) -> ConfigFile {
 
 /// A threshold as a person writes it; `off` when it does not count.
 fn threshold(file: &ConfigFile, pool: Option<&str>, level: Level, signal: Signal) -> String {
-    let pressure = file.effective(pool).unwrap().policy.pressure;
+    let pressure = file.effective(pool).expect("the pool exists").policy.pressure;
     let amount = pressure.threshold(level).and_then(|threshold| threshold.amount(signal));
     amount.map_or("off".to_owned(), |amount| amount.display(signal))
 }
@@ -41,6 +41,25 @@ fn case_09_one_directory_and_one_pool_are_enough() {
             file.settings(pool).unwrap().iter().filter(|it| it.origin != Origin::Default).collect();
         assert_eq!(written.len(), 1, "{written:?}");
     }
+}
+
+#[test]
+fn every_table_is_read() {
+    let file = parse(include_str!("../fixtures/config/every-table.toml"));
+    let config = file.effective(None).unwrap();
+    assert_eq!(config.directories[1].layout, Layout::PodCheckpoints);
+    assert!(config.directories[1].optional);
+    assert_eq!(threshold(&file, None, Level::Hard, Signal::Available), "min(15%, 100 GiB)");
+    assert_eq!(threshold(&file, Some("gpu"), Level::Hard, Signal::Available), "120 GiB");
+    assert_eq!(config.policy.pressure.soft.unwrap().grace_period.as_secs(), 30);
+    assert_eq!(config.policy.protection.rules.len(), 4);
+    let rule = &config.policy.retention[0];
+    assert_eq!(
+        (rule.max_count.pod, rule.max_total_size.pod, rule.max_size),
+        (Some(30), None, Some(Bytes::gib(20)))
+    );
+    assert_eq!(rule.retain_orphans, Some(true));
+    assert_eq!(config.audit.path.as_deref(), Some(Path::new("/var/log/checkpoint-guard/audit.jsonl")));
 }
 
 #[test]

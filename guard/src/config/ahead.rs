@@ -142,7 +142,8 @@ pub fn later_than_kubelet(
         let at_once = ours(Level::Hard).max(ours(Level::Critical)).unwrap_or(0);
         let mut check = |level: Level, map: &str, theirs: Option<&KubeletThreshold>, mine: u64| {
             let Some(theirs) = theirs else { return };
-            let value = theirs.value.resolve(total);
+            // More than there is means always, and more than always is not possible.
+            let value = theirs.value.resolve(total).min(total);
             if mine >= value {
                 return;
             }

@@ -145,14 +145,19 @@ pub(super) fn owner(rule: &Raw) -> [Option<String>; 3] {
 /// A key as TOML wants it: bare when it can be.
 pub(super) fn quote_key(key: &str) -> String {
     let bare = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-    if !key.is_empty() && key.chars().all(bare) { key.to_owned() } else { format!("{key:?}") }
+    if !key.is_empty() && key.chars().all(bare) { key.to_owned() } else { quote(key) }
+}
+
+/// A text as TOML wants it.
+pub(super) fn quote(text: &str) -> String {
+    toml::Value::from(text).to_string()
 }
 
 /// As TOML, on one line.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Value::Text(text) => write!(f, "{text:?}"),
+            Value::Text(text) => f.write_str(&quote(text)),
             Value::Whole(number) => write!(f, "{number}"),
             Value::Truth(truth) => write!(f, "{truth}"),
             Value::Other(text) => f.write_str(text),
