@@ -17,6 +17,7 @@ mod pool;
 mod problem;
 mod raw;
 mod read;
+mod reload;
 mod rules;
 mod shape;
 mod surroundings;
@@ -33,6 +34,7 @@ pub use kubelet::{KubeletError, KubeletFilesystem, KubeletThreshold, KubeletThre
 pub use pool::{POOL_VARIABLE, PoolChoice, choose_pool, pool_from_labels};
 pub use problem::{Origin, Place, Problem, Problems};
 pub use read::Setting;
+pub use reload::Reload;
 pub use surroundings::{
     AuditConfig, BrakeMode, DirectoryConfig, KubernetesConfig, KubernetesMode, Layout, MetricsConfig,
     ProbeMode,
