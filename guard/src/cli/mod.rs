@@ -1,6 +1,7 @@
 //! One file per command.
 
 pub mod check_config;
+pub mod import_operator;
 
 /// How a command prints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
