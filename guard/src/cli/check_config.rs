@@ -23,7 +23,7 @@ pub struct Args {
     /// The file to check instead of the one in force.
     pub file: Option<PathBuf>,
     /// Only this pool.
-    #[arg(long, env = crate::config::POOL_VARIABLE)]
+    #[arg(long)]
     pub pool: Option<String>,
     /// Also say which rules apply to this owner: namespace, namespace/pod or namespace/pod/container.
     #[arg(long, value_name = "NAMESPACE[/POD[/CONTAINER]]")]
