@@ -31,7 +31,7 @@ const fn margin(level: Level) -> Margin {
 
 /// The thresholds `auto`, on a filesystem of `capacity` bytes and `inodes`, filled into `pressure`.
 ///
-/// `kubelet's value + clamp(seconds × write_speed, percent_min, percent_max)`, per level as in [`margin`]; for
+/// `kubelet's value + clamp(seconds × write_speed, percent_min, percent_max)`, per level as docs/CONFIGURATION.md lists them; for
 /// inodes, which have no speed, `percent_min`. `write_speed` is in bytes per second: the most that was measured,
 /// else [`ASSUMED_WRITE_SPEED`].
 pub fn resolve_auto(
