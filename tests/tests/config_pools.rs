@@ -44,6 +44,25 @@ fn case_09_one_directory_and_one_pool_are_enough() {
 }
 
 #[test]
+fn every_table_is_read() {
+    let file = parse(include_str!("../fixtures/config/every-table.toml"));
+    let config = file.effective(None).unwrap();
+    assert_eq!(config.directories[1].layout, Layout::PodCheckpoints);
+    assert!(config.directories[1].optional);
+    assert_eq!(threshold(&file, None, Level::Hard, Signal::Available), "min(15%, 100 GiB)");
+    assert_eq!(threshold(&file, Some("gpu"), Level::Hard, Signal::Available), "120 GiB");
+    assert_eq!(config.policy.pressure.soft.unwrap().grace_period.as_secs(), 30);
+    assert_eq!(config.policy.protection.rules.len(), 4);
+    let rule = &config.policy.retention[0];
+    assert_eq!(
+        (rule.max_count.pod, rule.max_total_size.pod, rule.max_size),
+        (Some(30), None, Some(Bytes::gib(20)))
+    );
+    assert_eq!(rule.retain_orphans, Some(true));
+    assert_eq!(config.audit.path.as_deref(), Some(Path::new("/var/log/checkpoint-guard/audit.jsonl")));
+}
+
+#[test]
 fn an_empty_file_says_what_is_missing() {
     let directory = tempfile::tempdir().unwrap();
     let path = write(&directory, "# nothing yet\n");

@@ -75,6 +75,8 @@ extends = "edge"
 pressure.hard.available = "9%"
 pressure.hard.max-size = "1GiB"
 pool.inner.brake.mode = "off"
+"pressure.soft.available" = "30%"
+kubernetes.pool-labels = ["size"]
 "#;
 
 const TOLD: &str = include_str!("config_problems.txt");

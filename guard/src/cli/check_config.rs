@@ -3,6 +3,7 @@
 mod owner;
 mod table;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -12,6 +13,10 @@ use serde::Serialize;
 use crate::cli::{Common, Output};
 use crate::config::{
     ASSUMED_WRITE_SPEED, Config, ConfigFile, KubeletThreshold, Origin, Problem, Setting, load,
+use crate::cli::Output;
+use crate::config::{
+    ASSUMED_WRITE_SPEED, Config, ConfigFile, KubeletThreshold, KubeletThresholds, Origin, Problem, Setting,
+    format_duration, load,
 };
 use crate::model::{Bytes, Inodes, Level, Observation, ProtectionRule, Signal};
 
@@ -23,6 +28,9 @@ pub struct Args {
     /// How to print.
     #[arg(long, short, default_value = "table", value_name = "FORMAT")]
     pub output: Output,
+    /// Only this pool.
+    #[arg(long)]
+    pub pool: Option<String>,
     /// Also say which rules apply to this owner: namespace, namespace/pod or namespace/pod/container.
     #[arg(long, value_name = "NAMESPACE[/POD[/CONTAINER]]")]
     pub owner: Vec<String>,
@@ -59,6 +67,49 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
 fn print_json(report: &impl Serialize) -> anyhow::Result<()> {
     println!("{}", serde_json::to_string_pretty(report).context("cannot write the report as JSON")?);
     Ok(())
+pub fn run(args: &Args, config: &Path, output: Output) -> anyhow::Result<ExitCode> {
+    let checked = check(args, config, output)?;
+    let written = match (checked.valid, output) {
+        (false, Output::Table) => std::io::stderr().write_all(checked.text.as_bytes()),
+        _ => std::io::stdout().write_all(checked.text.as_bytes()),
+    };
+    written.context("cannot write the report")?;
+    Ok(if checked.valid { ExitCode::SUCCESS } else { ExitCode::from(2) })
+}
+
+/// What `check-config` has to say.
+#[derive(Clone, Debug)]
+pub struct Checked {
+    /// The report, as it is printed.
+    pub text: String,
+    /// Whether the daemon would start with it.
+    pub valid: bool,
+}
+
+/// Makes the report.
+pub fn check(args: &Args, config: &Path, output: Output) -> anyhow::Result<Checked> {
+    let path = args.file.as_deref().unwrap_or(config);
+    let chosen = args.pool.as_deref().filter(|pool| !pool.is_empty());
+    let file = match load(path).and_then(|file| file.effective(chosen).map(|_| file)) {
+        Ok(file) => file,
+        Err(problems) => {
+            let text = match output {
+                Output::Table => format!("{problems}\n"),
+                Output::Json => json(&Invalid::new(path, problems.iter().map(Shown::from).collect()))?,
+            };
+            return Ok(Checked { text, valid: false });
+        }
+    };
+    let report = Report::new(&file, chosen, &args.owner)?;
+    let text = match output {
+        Output::Table => table::render(&report),
+        Output::Json => json(&report)?,
+    };
+    Ok(Checked { text, valid: report.pools.iter().all(|pool| pool.problems.is_empty()) })
+}
+
+fn json(report: &impl Serialize) -> anyhow::Result<String> {
+    Ok(serde_json::to_string_pretty(report).context("cannot write the report as JSON")? + "\n")
 }
 
 const API_VERSION: &str = "checkpoint-guard/v1";
@@ -153,6 +204,7 @@ struct KubeletReport {
     files: Vec<String>,
     eviction_hard: Vec<String>,
     eviction_soft: Vec<String>,
+    eviction_minimum_reclaim: Vec<String>,
     image_gc_high_percent: f64,
     image_gc_low_percent: f64,
 }
@@ -240,11 +292,35 @@ impl PoolReport {
                 image_gc_high_percent: kubelet.image_gc_high.as_f64(),
                 image_gc_low_percent: kubelet.image_gc_low.as_f64(),
             }),
+            kubelet: config.kubelet.as_ref().map(KubeletReport::from),
             protection: owner::by_specificity(&config).into_iter().map(RuleReport::from).collect(),
             owners: owners.iter().map(|owner| owner::OwnerReport::new(owner, &config)).collect(),
             notes,
             problems: problems.iter().map(Shown::from).collect(),
         })
+    }
+}
+
+impl From<&KubeletThresholds> for KubeletReport {
+    fn from(kubelet: &KubeletThresholds) -> KubeletReport {
+        let soft = |threshold: &KubeletThreshold| {
+            format!("{threshold} for {}", format_duration(threshold.grace_period))
+        };
+        let mut minimum_reclaim: Vec<_> = kubelet.hard.iter().chain(&kubelet.soft).collect();
+        minimum_reclaim.sort_by_key(|threshold| (threshold.filesystem, threshold.signal));
+        minimum_reclaim.dedup_by_key(|threshold| (threshold.filesystem, threshold.signal));
+        let reclaim = |threshold: &KubeletThreshold| {
+            let value = threshold.minimum_reclaim?.display(threshold.signal);
+            Some(format!("{}={value}", threshold.name()))
+        };
+        KubeletReport {
+            files: kubelet.files.iter().map(|file| file.display().to_string()).collect(),
+            eviction_hard: kubelet.hard.iter().map(ToString::to_string).collect(),
+            eviction_soft: kubelet.soft.iter().map(soft).collect(),
+            eviction_minimum_reclaim: minimum_reclaim.into_iter().filter_map(reclaim).collect(),
+            image_gc_high_percent: kubelet.image_gc_high.as_f64(),
+            image_gc_low_percent: kubelet.image_gc_low.as_f64(),
+        }
     }
 }
 

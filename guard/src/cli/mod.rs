@@ -83,6 +83,13 @@ impl Misconfigured {
 
 /// How to print.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+//! One file per command.
+
+pub mod check_config;
+pub mod import_operator;
+
+/// How a command prints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Output {
     /// For people.
     #[default]
@@ -130,4 +137,7 @@ pub fn main() -> ExitCode {
         eprintln!("checkpoint-guard: {error:#}");
         if error.is::<Misconfigured>() { ExitCode::from(USAGE) } else { ExitCode::from(FAILED) }
     })
+}
+    /// For programs: stable, documented, `"apiVersion": "checkpoint-guard/v1"`.
+    Json,
 }

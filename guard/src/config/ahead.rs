@@ -31,7 +31,7 @@ const fn margin(level: Level) -> Margin {
 
 /// The thresholds `auto`, on a filesystem of `capacity` bytes and `inodes`, filled into `pressure`.
 ///
-/// `kubelet's value + clamp(seconds × write_speed, percent_min, percent_max)`, per level as in [`margin`]; for
+/// `kubelet's value + clamp(seconds × write_speed, percent_min, percent_max)`, per level as docs/CONFIGURATION.md lists them; for
 /// inodes, which have no speed, `percent_min`. `write_speed` is in bytes per second: the most that was measured,
 /// else [`ASSUMED_WRITE_SPEED`].
 pub fn resolve_auto(
@@ -142,7 +142,8 @@ pub fn later_than_kubelet(
         let at_once = ours(Level::Hard).max(ours(Level::Critical)).unwrap_or(0);
         let mut check = |level: Level, map: &str, theirs: Option<&KubeletThreshold>, mine: u64| {
             let Some(theirs) = theirs else { return };
-            let value = theirs.value.resolve(total);
+            // More than there is means always, and more than always is not possible.
+            let value = theirs.value.resolve(total).min(total);
             if mine >= value {
                 return;
             }

@@ -1,19 +1,9 @@
-//! The kubelet's own thresholds, read from its configuration as the kubelet reads it.
-//!
-//! Sources: loadConfigFile and mergeKubeletConfigurations (cmd/kubelet/app/server.go), DefaultEvictionHard
-//! (pkg/kubelet/eviction/defaults_linux.go), parseThresholdStatement (pkg/kubelet/eviction/helpers.go).
-//! What is given on the kubelet's command line (`--eviction-hard=…`) wins over its file and is not seen here;
-//! `/configz` has the result of both, and a file holding its answer is understood.
+//! The kubelet's own thresholds. `kubelet_file` reads them.
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::Deserialize;
-
-use super::duration::parse_duration;
-use super::kubernetes_quantity;
 use crate::model::{Percent, Quantity, Signal};
 
 /// One of the filesystems that the kubelet watches. `containerfs` is always one of these two.
@@ -55,11 +45,17 @@ pub struct KubeletThreshold {
     pub source: Option<PathBuf>,
 }
 
+impl KubeletThreshold {
+    /// `nodefs.available`
+    pub fn name(&self) -> String {
+        signal_name(self.filesystem, self.signal)
+    }
+}
+
 /// `nodefs.available<10%`
 impl fmt::Display for KubeletThreshold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = signal_name(self.filesystem, self.signal);
-        f.pad(&format!("{name}<{}", self.value.display(self.signal)))
+        f.pad(&format!("{}<{}", self.name(), self.value.display(self.signal)))
     }
 }
 
@@ -114,24 +110,8 @@ impl KubeletError {
     }
 }
 
-/// What the kubelet does when its configuration says nothing (pkg/kubelet/eviction/defaults_linux.go).
-const DEFAULT_EVICTION_HARD: [(&str, &str); 4] = [
-    ("nodefs.available", "10%"),
-    ("nodefs.inodesFree", "5%"),
-    ("imagefs.available", "15%"),
-    ("imagefs.inodesFree", "5%"),
-];
-
-/// Signals that the kubelet knows and we have no use for. It ignores what is written for containerfs itself.
-const OTHER_SIGNALS: [&str; 5] = [
-    "memory.available",
-    "allocatableMemory.available",
-    "pid.available",
-    "containerfs.available",
-    "containerfs.inodesFree",
-];
-
-fn signal_name(filesystem: KubeletFilesystem, signal: Signal) -> String {
+/// `nodefs.inodesFree`
+pub(super) fn signal_name(filesystem: KubeletFilesystem, signal: Signal) -> String {
     let signal = match signal {
         Signal::Available => "available",
         Signal::InodesFree => "inodesFree",
@@ -140,21 +120,6 @@ fn signal_name(filesystem: KubeletFilesystem, signal: Signal) -> String {
 }
 
 impl KubeletThresholds {
-    /// Reads the file and the drop-in directory, as far as each is given.
-    pub fn load(file: Option<&Path>, drop_ins: Option<&Path>) -> Result<KubeletThresholds, KubeletError> {
-        let mut merged = Merged::default();
-        if let Some(path) = file {
-            merged.base(path, &read(path)?)?;
-        }
-        merged.default_eviction_hard();
-        if let Some(directory) = drop_ins {
-            for path in conf_files(directory)? {
-                merged.drop_in(&path, &read(&path)?)?;
-            }
-        }
-        merged.finish()
-    }
-
     /// What a kubelet without configuration does.
     pub fn defaults() -> KubeletThresholds {
         KubeletThresholds::load(None, None).expect("the kubelet's defaults are valid")

@@ -1,7 +1,7 @@
 //! From TOML as written to a valid policy per pool.
 //!
 //! Two stages. `raw`, `shape` and `layers` hold what was typed: values with their lines, keys that exist, pools
-//! laid over the base. `thresholds`, `rules` and `surroundings` read from that what is needed, through `read`,
+//! laid over the base. `thresholds`, `order`, `rules` and `surroundings` read from that what is needed, through `read`,
 //! which takes defaults and documentation from one table, `keys`. Nothing stops at the first mistake: everything
 //! that is wrong, in any pool, is reported at once.
 
@@ -9,9 +9,11 @@ mod ahead;
 mod duration;
 mod keys;
 mod kubelet;
+mod kubelet_file;
 mod kubernetes_quantity;
 mod layers;
 mod operator;
+mod order;
 mod pool;
 mod problem;
 mod raw;
@@ -223,7 +225,7 @@ fn effective(pool: Option<&str>, values: &Raw, file: &Arc<Path>, problems: &mut 
     if let Some(kubelet) = &kubelet {
         pressure = ahead::estimate_auto(&pressure, &auto, kubelet);
     }
-    thresholds::contradictions(&mut reader, &pressure, &mut notes);
+    order::check(&mut reader, &pressure, &mut notes);
     let policy = Policy {
         pressure,
         eviction: rules::eviction(&mut reader),

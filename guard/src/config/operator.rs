@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::kubelet;
+use super::kubelet_file;
 use super::kubernetes_quantity::{self, in_our_notation};
 use super::raw::quote;
 
@@ -105,6 +106,13 @@ struct Rule {
     off: [bool; 3],
 }
 
+/// What differs whatever the resource says.
+const REMARKS: [&str; 3] = [
+    "# Limits are checked when a checkpoint is complete, on a timer, and when this file changes. Under disk pressure,",
+    "# which the operator does not look at, [pressure], [eviction] and [protection] decide: they have their defaults",
+    "# here. A pin (.keep) means the same to both.",
+];
+
 /// Our TOML for the CheckpointRestoreOperator in `yaml`, which may be a `List` or several documents.
 pub fn import_operator(yaml: &str) -> Result<String, ImportError> {
     let (name, spec) = resource(yaml)?;
@@ -124,6 +132,9 @@ pub fn import_operator(yaml: &str) -> Result<String, ImportError> {
     line(
         "# when a checkpoint is complete, on a timer, and when this file changes. Pins (.keep) mean the same.",
     );
+    for remark in REMARKS {
+        line(remark);
+    }
     match spec.apply_policies_immediately {
         Some(true) => {}
         _ => line("# applyPoliciesImmediately was false: here a changed policy is applied at once."),
@@ -145,6 +156,8 @@ fn resource(yaml: &str) -> Result<(String, Spec), ImportError> {
     const KIND: &str = "CheckpointRestoreOperator";
     let documents: Vec<Value> =
         serde_saphyr::from_multiple(yaml).map_err(|error| ImportError::Yaml(kubelet::first_line(&error)))?;
+    let documents: Vec<Value> = serde_saphyr::from_multiple(yaml)
+        .map_err(|error| ImportError::Yaml(kubelet_file::first_line(&error)))?;
     let mut kinds = Vec::new();
     let mut found = Vec::new();
     for document in documents {
@@ -296,6 +309,7 @@ impl Rule {
             self.comments.push(format!(
                 "{field} was {text} without unit. The operator's documentation means MB and that is taken here; its \
                  code compares bytes."
+                "{field} was {text} without unit: MB, as the operator's documentation says (its code compares bytes)."
             ));
             return Ok(Some(bytes.saturating_mul(1_000_000)));
         }

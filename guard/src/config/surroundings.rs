@@ -53,6 +53,18 @@ pub enum BrakeMode {
     Off,
 }
 
+impl BrakeMode {
+    /// The word for it in configuration, logs and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            BrakeMode::Auto => "auto",
+            BrakeMode::Lsm => "lsm",
+            BrakeMode::Fanotify => "fanotify",
+            BrakeMode::Off => "off",
+        }
+    }
+}
+
 /// How writes are seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeMode {
@@ -182,7 +194,7 @@ fn directory_path(raw: &Raw) -> Result<PathBuf, String> {
 
 pub(super) fn brake(reader: &mut Reader<'_>) -> BrakeMode {
     use BrakeMode::*;
-    let words = [("auto", Auto), ("lsm", Lsm), ("fanotify", Fanotify), ("off", Off)];
+    let words = [Auto, Lsm, Fanotify, Off].map(|mode| (mode.as_str(), mode));
     reader.value("brake.mode", read::one_of(&words)).unwrap_or(Auto)
 }
 
@@ -195,11 +207,15 @@ pub(super) fn probe(reader: &mut Reader<'_>) -> ProbeMode {
 pub(super) fn kubernetes(reader: &mut Reader<'_>) -> KubernetesConfig {
     use KubernetesMode::*;
     let words = [("auto", Auto), ("on", On), ("off", Off)];
+    const LABELS: &str = "kubernetes.pool-labels";
+    if reader.written(LABELS).is_some_and(|raw| raw.pool.is_some()) {
+        reader.problem_with(LABELS, "a pool cannot say how the pool is found; write it outside any pool");
+    }
     KubernetesConfig {
         mode: reader.value("kubernetes.mode", read::one_of(&words)).unwrap_or(Auto),
         kubeconfig: reader.value("kubernetes.kubeconfig", read::absolute_path),
         node_name: reader.value("kubernetes.node-name", read::text),
-        pool_labels: reader.value("kubernetes.pool-labels", read::list_of(read::text)).unwrap_or_default(),
+        pool_labels: reader.value(LABELS, read::list_of(read::text)).unwrap_or_default(),
     }
 }
 
