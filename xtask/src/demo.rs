@@ -27,3 +27,24 @@ pub(crate) fn run(options: Options, root: &Path) -> Result<()> {
     let error = Command::new(&demo).args(options.arguments).exec();
     Err(error).with_context(|| format!("cannot start {}", demo.display()))
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Task {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    #[test]
+    fn what_follows_the_task_goes_to_the_demo() {
+        let task = Task::parse_from(["demo", "--without-guard", "--filesystem", "xfs"]);
+        assert_eq!(task.options.arguments, ["--without-guard", "--filesystem", "xfs"]);
+        let task = Task::parse_from(["demo", "--", "--help"]);
+        assert_eq!(task.options.arguments, ["--help"]);
+    }
+}

@@ -265,6 +265,29 @@ fn counters_exist_before_their_first_event() {
 }
 
 #[test]
+fn case_12_deletions_say_who_lost_how_much_and_why() {
+    let metrics = Metrics::new();
+    let label = ext4();
+    for size in [1, 2, 3] {
+        metrics.filesystem(&label).deleted(&Trigger::Pressure(Level::Hard), Some("team"), Bytes::mib(size));
+    }
+    check(&metrics, &format!("checkpoint_guard_deletions_total{{{FS},trigger=\"hard\"}}"), Some(3.0));
+    let freed = Some(Bytes::mib(6).0 as f64);
+    check(&metrics, &format!("checkpoint_guard_freed_bytes_total{{{FS},trigger=\"hard\"}}"), freed);
+    check(&metrics, "checkpoint_guard_namespace_deletions_total{namespace=\"team\"}", Some(3.0));
+    check(&metrics, "checkpoint_guard_namespace_freed_bytes_total{namespace=\"team\"}", freed);
+}
+
+#[test]
+fn case_24_what_no_deletion_may_free_is_a_number() {
+    let metrics = Metrics::new();
+    exercise(&metrics);
+    let missing = Some(Bytes::mib(7).0 as f64);
+    check(&metrics, &format!("checkpoint_guard_unreclaimable_bytes{{{FS}}}"), missing);
+    check(&metrics, &format!("checkpoint_guard_unreclaimable_inodes{{{FS}}}"), Some(3.0));
+}
+
+#[test]
 fn case_46_a_filesystem_that_is_no_longer_watched_disappears() {
     let metrics = Metrics::new();
     exercise(&metrics);

@@ -1,8 +1,7 @@
 //! The guard as a process: started, asked over HTTP, ended.
 
 use std::fs::File;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -11,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use tests::http::get;
 
 use crate::PATIENCE;
 
@@ -94,21 +94,4 @@ impl Drop for GuardProcess {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// A port of the loopback interface that is free now.
-pub(crate) fn free_address() -> Result<SocketAddr> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
-}
-
-/// One GET request: status and body.
-fn get(address: SocketAddr, path: &str) -> Result<(u16, String)> {
-    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
-    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: guard\r\nConnection: close\r\n\r\n")?;
-    let mut response = String::new();
-    stream.read_to_string(&mut response)?;
-    let (head, body) = response.split_once("\r\n\r\n").context("the answer is not HTTP")?;
-    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).context("no HTTP status")?;
-    Ok((status, body.to_owned()))
 }

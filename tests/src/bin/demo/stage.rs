@@ -7,12 +7,13 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use guard::model::Bytes;
 use jiff::Timestamp;
+use tests::http::free_address;
 use tests::loopfs::{Filesystem, LoopMount};
 use tests::sampler::Sampler;
 use tests::storm::{self, Method, Storm, Until};
 
 use crate::audit::{AuditLog, Deleted};
-use crate::guard_process::{GuardProcess, free_address};
+use crate::guard_process::GuardProcess;
 use crate::picture::{Frame, Picture};
 use crate::scene::{self, Keepsake};
 use crate::summary::{Guarded, Summary};

@@ -1,0 +1,266 @@
+//! deploy/grafana: every query is valid, about metrics that exist, and answered by a real Prometheus.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use guard::model::{
+    Amount, Bytes, Certainty, Checkpoint, FileId, Identity, Inodes, Inventory, Kind, Level, MinimumReclaim,
+    Monotonic, Need, Observation, Owner, PressurePolicy, Quantity, Signal, States, Threshold, Trigger,
+};
+use guard::report::health::Health;
+use guard::report::http::{Endpoints, listen, serve};
+use guard::report::metrics::{
+    FailureCause, FilesystemLabel, FilesystemState, LostEvents, Metrics, RefusalCause, Wake,
+};
+use jiff::Timestamp;
+use serde_json::Value;
+use tests::http::{free_address, get, percent_encoded};
+
+fn deploy() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy")
+}
+
+fn dashboard() -> Value {
+    let text = std::fs::read_to_string(deploy().join("grafana/checkpoint-guard.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+fn panels(dashboard: &Value) -> Vec<&Value> {
+    dashboard["panels"].as_array().unwrap().iter().filter(|panel| panel["type"] != "row").collect()
+}
+
+/// Every query with its panel's title, variables replaced as Grafana does for "All".
+fn queries() -> Vec<(String, String)> {
+    let dashboard = dashboard();
+    let mut queries = Vec::new();
+    for panel in panels(&dashboard) {
+        for target in panel["targets"].as_array().unwrap() {
+            let mut query = target["expr"].as_str().unwrap().replace("$__rate_interval", "10s");
+            for variable in ["$job", "$instance", "$filesystem"] {
+                query = query.replace(variable, ".*");
+            }
+            assert!(!query.contains('$'), "an unknown variable: {query}");
+            queries.push((panel["title"].as_str().unwrap().to_owned(), query));
+        }
+    }
+    queries
+}
+
+#[test]
+fn panels_are_titled_explained_and_do_not_overlap() {
+    let dashboard = dashboard();
+    let mut ids = BTreeSet::new();
+    let mut cells = BTreeSet::new();
+    for panel in dashboard["panels"].as_array().unwrap() {
+        let title = panel["title"].as_str().unwrap();
+        assert!(ids.insert(panel["id"].as_u64().unwrap()), "{title}: its id is taken");
+        let place = |key: &str| panel["gridPos"][key].as_u64().unwrap();
+        assert!(place("x") + place("w") <= 24, "{title}: wider than the page");
+        for x in place("x")..place("x") + place("w") {
+            for y in place("y")..place("y") + place("h") {
+                assert!(cells.insert((x, y)), "{title}: lies over another panel");
+            }
+        }
+    }
+    for panel in panels(&dashboard) {
+        assert!(panel["description"].as_str().unwrap().len() > 15, "{}", panel["title"]);
+        assert!(panel["fieldConfig"]["defaults"]["unit"].is_string(), "{}", panel["title"]);
+    }
+}
+
+#[test]
+fn queries_are_about_metrics_that_exist() {
+    let metrics = Metrics::new();
+    let known: BTreeSet<&str> = metrics.families().iter().map(|family| family.name).collect();
+    for (title, query) in queries() {
+        let words = query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        for word in words.filter(|word| word.starts_with("checkpoint_guard_") || word.starts_with("process_"))
+        {
+            let family = word.strip_suffix("_bucket").unwrap_or(word);
+            assert!(known.contains(family), "{title}: there is no metric {word}");
+        }
+    }
+}
+
+#[test]
+fn queries_are_valid() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("rules.yaml");
+    let rule = |(number, (_, query)): (usize, &(String, String))| {
+        format!("- record: dashboard:query{number}\n  expr: {}\n", serde_json::to_string(query).unwrap())
+    };
+    let rules: String = queries().iter().enumerate().map(rule).collect();
+    let indented = rules.replace('\n', "\n    ");
+    std::fs::write(&path, format!("groups:\n- name: dashboard\n  rules:\n    {}\n", indented.trim_end()))
+        .unwrap();
+    match Command::new("promtool").args(["check", "rules"]).arg(&path).output() {
+        Err(error) => println!("SKIPPED queries_are_valid: promtool: {error}"),
+        Ok(output) => assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr)),
+    }
+}
+
+/// A Prometheus that scrapes one target every second and evaluates our rules; ended on drop.
+struct Prometheus {
+    child: Child,
+    address: SocketAddr,
+    _scratch: tempfile::TempDir,
+}
+
+impl Prometheus {
+    /// `None`, loudly, where there is none.
+    fn start(target: SocketAddr) -> Option<Prometheus> {
+        let scratch = tempfile::tempdir().unwrap();
+        let rules = deploy().join("prometheus/checkpoint-guard.rules.yaml").canonicalize().unwrap();
+        let config = format!(
+            "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: [{}]\nscrape_configs:\n\
+             - {{job_name: checkpoint-guard, static_configs: [{{targets: [\"{target}\"]}}]}}\n",
+            rules.display()
+        );
+        let path = scratch.path().join("prometheus.yaml");
+        std::fs::write(&path, config).unwrap();
+        let address = free_address().unwrap();
+        let child = Command::new("prometheus")
+            .arg(format!("--config.file={}", path.display()))
+            .arg(format!("--storage.tsdb.path={}", scratch.path().join("data").display()))
+            .arg(format!("--web.listen-address={address}"))
+            .arg("--log.level=warn")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        match child {
+            Ok(child) => Some(Prometheus { child, address, _scratch: scratch }),
+            Err(error) => {
+                println!("SKIPPED every_query_returns_data: prometheus: {error}");
+                None
+            }
+        }
+    }
+
+    /// The `data` of an API call; null while it does not answer.
+    fn api(&self, path: &str) -> Value {
+        let Ok((200, body)) = get(self.address, &format!("/api/v1/{path}")) else { return Value::Null };
+        serde_json::from_str::<Value>(&body).unwrap()["data"].clone()
+    }
+
+    fn samples(&self, query: &str) -> usize {
+        let data = self.api(&format!("query?query={}", percent_encoded(query)));
+        data["result"].as_array().map_or(0, Vec::len)
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Moves everything that a guard under a storm moves. What this does not prove: that the daemon calls it.
+fn storm(metrics: &Metrics) {
+    let threshold = |text: &str| {
+        let amount = |signal| Some(Amount::one(Quantity::parse(text, signal).unwrap()));
+        Some(Threshold {
+            available: amount(Signal::Available),
+            inodes_free: amount(Signal::InodesFree),
+            grace_period: Duration::ZERO,
+        })
+    };
+    let policy = PressurePolicy {
+        soft: threshold("20%"),
+        hard: threshold("15%"),
+        critical: threshold("10%"),
+        minimum_reclaim: MinimumReclaim::default(),
+        transition_period: Duration::from_secs(60),
+    };
+    let observation = Observation {
+        capacity: Bytes::gib(1),
+        available: Bytes::mib(160),
+        inodes: Some(Inodes { total: 1000, free: 900 }),
+    };
+    let state = FilesystemState {
+        observation: &observation,
+        observed: now(),
+        level: Level::Soft,
+        policy: &policy,
+        headroom: Need { bytes: Bytes::mib(6), inodes: 700 },
+        fill_rate: 5e6,
+        time_to: [Some(Duration::from_secs(1)); 3],
+        unreclaimable: Need::default(),
+        brake: false,
+    };
+    let label = FilesystemLabel::new(Path::new("/var/lib/kubelet/checkpoints"));
+    let filesystem = metrics.filesystem(&label);
+    filesystem.set(&state);
+    filesystem.written(Bytes::mib(5));
+    filesystem.deleted(&Trigger::Pressure(Level::Hard), Some("team"), Bytes::mib(5));
+    filesystem.scanned(now(), Duration::from_millis(2));
+    let checkpoint = Checkpoint {
+        directory: 0,
+        kind: Kind::Archive,
+        states: States::PINNED,
+        name: std::ffi::OsStr::new("checkpoint-web_team-app-2026-01-01T00:00:00Z.tar").into(),
+        file: FileId { dev: 1, ino: 2 },
+        created: Timestamp::UNIX_EPOCH,
+        modified: Timestamp::UNIX_EPOCH,
+        len: Bytes::mib(5),
+        allocated: Bytes::mib(5),
+        inodes: 1,
+        identity: Identity {
+            owner: Owner::new("team", "web", "app"),
+            certainty: Certainty::Exact,
+            ..Identity::default()
+        },
+    };
+    metrics.checkpoints([&Inventory { checkpoints: vec![checkpoint], ..Inventory::default() }]);
+    metrics.deletion_failed(FailureCause::Io);
+    metrics.deletion_refused(RefusalCause::Pinned);
+    metrics.reacted(Duration::from_micros(300));
+    metrics.planned(Duration::from_micros(90));
+    metrics.lost(LostEvents::Ledger, 1);
+    metrics.woke(Wake::Budget);
+}
+
+#[expect(clippy::disallowed_methods, reason = "a real Prometheus compares with its own clock")]
+fn now() -> Timestamp {
+    Timestamp::now()
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "waits for another process, so it measures time")]
+fn every_query_returns_data() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let metrics = Arc::new(Metrics::new());
+    metrics.backend("raw-tracepoint", false);
+    metrics.pool(None);
+    metrics.config_loaded(now());
+    let endpoints = Endpoints {
+        metrics: metrics.clone(),
+        health: Arc::new(Health::new(Duration::from_secs(30))),
+        now: Arc::new(|| Monotonic(Duration::ZERO)),
+    };
+    let listener = runtime.block_on(listen("127.0.0.1:0".parse().unwrap())).unwrap();
+    let Some(prometheus) = Prometheus::start(listener.local_addr().unwrap()) else { return };
+    runtime.spawn(serve(listener, endpoints, std::future::pending()));
+
+    let began = Instant::now();
+    let mut unanswered = queries();
+    while !unanswered.is_empty() && began.elapsed() < Duration::from_secs(60) {
+        storm(&metrics);
+        std::thread::sleep(Duration::from_millis(300));
+        unanswered.retain(|(_, query)| prometheus.samples(query) == 0);
+    }
+    assert!(unanswered.is_empty(), "no data for {unanswered:#?}");
+
+    let groups = prometheus.api("rules");
+    for group in groups["groups"].as_array().unwrap() {
+        for rule in group["rules"].as_array().unwrap() {
+            assert_eq!(rule["health"], "ok", "{rule}");
+        }
+    }
+}
