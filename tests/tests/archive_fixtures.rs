@@ -116,6 +116,17 @@ fn a_tenant_that_plants_annotations_stays_in_its_namespace() {
 }
 
 #[test]
+fn case_18_nothing_is_kept_of_a_containers_environment() {
+    let fixture =
+        "containerd/checkpoint-payments-api-7c9f8d6b5-x2x7k_prod-payments-api-2026-11-30T07:46:12Z.tar";
+    let secret = b"example-not-secret";
+    let archive = fs::read(fixtures().join(fixture)).unwrap();
+    assert!(archive.windows(secret.len()).any(|bytes| bytes == secret), "it is there in clear text");
+    let kept = format!("{:?} {:?}", contents(fixture), identity(fixture));
+    assert!(!kept.contains("example-not-secret") && !kept.contains("API_TOKEN"));
+}
+
+#[test]
 fn process_memory_that_looks_like_tar_entries_is_not_believed() {
     let said = identity("derived/containerd-derived-pax-size.tar");
     assert_eq!(

@@ -83,8 +83,8 @@ pub(super) fn read(file: &File, len: u64, limits: &Limits) -> Result<Contents, R
     let count = file.read_at(&mut start, 0).map_err(|source| ReadError::Io { offset: 0, source })?;
     let packing = Packing::of(&start[..count]);
     match Stream::new(file, len, packing, limits.bytes) {
-        Some(stream) => Findings::collect(stream, Some(len), limits),
-        None => Findings::collect(Plain::new(file, len, limits.bytes), None, limits),
+        Some(stream) => Findings::collect(stream, len > packing.bounds().input, limits),
+        None => Findings::collect(Plain::new(file, len, limits.bytes), false, limits),
     }
 }
 
@@ -102,12 +102,11 @@ struct Findings {
 }
 
 impl Findings {
-    /// Walks to the end. A plain tar costs one read a header, so it is always walked to its marker. A stream
-    /// (`packed_len` bytes long) that is too long to be decompressed whole is left once it has said whose it is.
-    fn collect(input: impl Input, packed_len: Option<u64>, limits: &Limits) -> Result<Contents, ReadError> {
+    /// Walks to the end. A plain tar costs one read a header, so it is always walked to its marker. A stream too
+    /// long to reach its end is left as soon as it has said whose it is.
+    fn collect(input: impl Input, too_long: bool, limits: &Limits) -> Result<Contents, ReadError> {
         let mut walk = Walk::new(input, limits.headers);
         let mut findings = Findings::default();
-        let too_long = packed_len.is_some_and(|len| len > LONG_STREAM);
         let end = loop {
             if too_long && findings.config.is_some() && findings.spec.is_some() {
                 break End::NotReached;
@@ -189,6 +188,3 @@ impl Findings {
         }
     }
 }
-
-/// Packed bytes from which on a stream is not followed to its end only to see whether it has one.
-const LONG_STREAM: u64 = 256 << 10;
