@@ -6,8 +6,11 @@ use clap::Parser;
 
 mod build_ebpf;
 mod command;
+mod demo;
 mod ebpf_artifact;
 mod setup;
+mod tally;
+mod test;
 
 /// Builds, tests, shows and measures checkpoint-guard.
 #[derive(Parser)]
@@ -17,6 +20,10 @@ enum Task {
     BuildEbpf(build_ebpf::Options),
     /// Installs what building and testing need, as far as it is missing.
     Setup(setup::Options),
+    /// Shows the guard keeping a small disk from filling up.
+    Demo(demo::Options),
+    /// Runs all tests, formatting and lints: what CI runs.
+    Test(test::Options),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -24,5 +31,7 @@ fn main() -> anyhow::Result<()> {
     match Task::parse() {
         Task::BuildEbpf(options) => build_ebpf::run(options, root),
         Task::Setup(options) => setup::run(options, root),
+        Task::Demo(options) => demo::run(options, root),
+        Task::Test(options) => test::run(options, root),
     }
 }

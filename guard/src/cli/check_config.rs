@@ -10,9 +10,6 @@ use std::process::ExitCode;
 use anyhow::Context;
 use serde::Serialize;
 
-use crate::cli::{Common, Output};
-use crate::config::{
-    ASSUMED_WRITE_SPEED, Config, ConfigFile, KubeletThreshold, Origin, Problem, Setting, load,
 use crate::cli::Output;
 use crate::config::{
     ASSUMED_WRITE_SPEED, Config, ConfigFile, KubeletThreshold, KubeletThresholds, Origin, Problem, Setting,
@@ -25,9 +22,6 @@ use crate::model::{Bytes, Inodes, Level, Observation, ProtectionRule, Signal};
 pub struct Args {
     /// The file to check instead of the one in force.
     pub file: Option<PathBuf>,
-    /// How to print.
-    #[arg(long, short, default_value = "table", value_name = "FORMAT")]
-    pub output: Output,
     /// Only this pool.
     #[arg(long)]
     pub pool: Option<String>,
@@ -38,35 +32,6 @@ pub struct Args {
 
 /// Prints the report. Exit code 2 when the configuration is invalid, or would act later than the kubelet on the
 /// filesystems that are here.
-pub fn run(args: &Args, common: &Common) -> anyhow::Result<ExitCode> {
-    let output = args.output;
-    let path = args.file.as_deref().unwrap_or(&common.config);
-    let chosen = common.pool();
-    let file = match load(path).and_then(|file| file.effective(chosen).map(|_| file)) {
-        Ok(file) => file,
-        Err(problems) => {
-            match output {
-                Output::Table => eprintln!("{problems}"),
-                Output::Json => print_json(&Invalid::new(path, problems.iter().map(Shown::from).collect()))?,
-            }
-            return Ok(ExitCode::from(2));
-        }
-    };
-    let report = Report::new(&file, chosen, &args.owner)?;
-    match output {
-        Output::Table => print!("{}", table::render(&report)),
-        Output::Json => print_json(&report)?,
-    }
-    Ok(if report.pools.iter().all(|pool| pool.problems.is_empty()) {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::from(2)
-    })
-}
-
-fn print_json(report: &impl Serialize) -> anyhow::Result<()> {
-    println!("{}", serde_json::to_string_pretty(report).context("cannot write the report as JSON")?);
-    Ok(())
 pub fn run(args: &Args, config: &Path, output: Output) -> anyhow::Result<ExitCode> {
     let checked = check(args, config, output)?;
     let written = match (checked.valid, output) {
@@ -285,13 +250,6 @@ impl PoolReport {
             pool: pool.map(str::to_owned),
             settings: file.settings(pool)?.iter().map(SettingReport::from).collect(),
             thresholds,
-            kubelet: config.kubelet.as_ref().map(|kubelet| KubeletReport {
-                files: kubelet.files.iter().map(|file| file.display().to_string()).collect(),
-                eviction_hard: kubelet.hard.iter().map(ToString::to_string).collect(),
-                eviction_soft: kubelet.soft.iter().map(ToString::to_string).collect(),
-                image_gc_high_percent: kubelet.image_gc_high.as_f64(),
-                image_gc_low_percent: kubelet.image_gc_low.as_f64(),
-            }),
             kubelet: config.kubelet.as_ref().map(KubeletReport::from),
             protection: owner::by_specificity(&config).into_iter().map(RuleReport::from).collect(),
             owners: owners.iter().map(|owner| owner::OwnerReport::new(owner, &config)).collect(),

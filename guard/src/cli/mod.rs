@@ -83,13 +83,6 @@ impl Misconfigured {
 
 /// How to print.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-//! One file per command.
-
-pub mod check_config;
-pub mod import_operator;
-
-/// How a command prints.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Output {
     /// For people.
     #[default]
@@ -109,7 +102,14 @@ enum Command {
     /// Free so much space now, by the same rules as under pressure.
     Reclaim(reclaim::Args),
     /// Validate the configuration, and show what is in force in each pool and where each value comes from.
-    CheckConfig(check_config::Args),
+    CheckConfig {
+        /// What to check.
+        #[command(flatten)]
+        args: check_config::Args,
+        /// How to print.
+        #[arg(long, short, default_value = "table", value_name = "FORMAT")]
+        output: Output,
+    },
     /// Turn a CheckpointRestoreOperator resource into our configuration.
     ImportOperator(import_operator::Args),
 }
@@ -123,7 +123,7 @@ pub fn main() -> ExitCode {
         Command::List(args) => list::run(args, common),
         Command::Plan(args) => plan::run(args, common),
         Command::Reclaim(args) => reclaim::run(args, common),
-        Command::CheckConfig(args) => check_config::run(&args, common),
+        Command::CheckConfig { args, output } => check_config::run(&args, &common.config, output),
         Command::ImportOperator(args) => import_operator::run(&args),
     };
     result.unwrap_or_else(|error| {
@@ -137,7 +137,4 @@ pub fn main() -> ExitCode {
         eprintln!("checkpoint-guard: {error:#}");
         if error.is::<Misconfigured>() { ExitCode::from(USAGE) } else { ExitCode::from(FAILED) }
     })
-}
-    /// For programs: stable, documented, `"apiVersion": "checkpoint-guard/v1"`.
-    Json,
 }

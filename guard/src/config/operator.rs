@@ -10,7 +10,6 @@ use std::fmt::Write;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::kubelet;
 use super::kubelet_file;
 use super::kubernetes_quantity::{self, in_our_notation};
 use super::raw::quote;
@@ -123,15 +122,6 @@ pub fn import_operator(yaml: &str) -> Result<String, ImportError> {
     };
     line(&format!("# From the CheckpointRestoreOperator {name}."));
     line("#");
-    line(
-        "# What differs whatever it says: the newest checkpoints are not kept for their age alone under disk",
-    );
-    line(
-        "# pressure ([pressure], [eviction] and [protection] decide, here with their defaults); a limit is checked",
-    );
-    line(
-        "# when a checkpoint is complete, on a timer, and when this file changes. Pins (.keep) mean the same.",
-    );
     for remark in REMARKS {
         line(remark);
     }
@@ -154,8 +144,6 @@ pub fn import_operator(yaml: &str) -> Result<String, ImportError> {
 /// The one resource, and `namespace/name`.
 fn resource(yaml: &str) -> Result<(String, Spec), ImportError> {
     const KIND: &str = "CheckpointRestoreOperator";
-    let documents: Vec<Value> =
-        serde_saphyr::from_multiple(yaml).map_err(|error| ImportError::Yaml(kubelet::first_line(&error)))?;
     let documents: Vec<Value> = serde_saphyr::from_multiple(yaml)
         .map_err(|error| ImportError::Yaml(kubelet_file::first_line(&error)))?;
     let mut kinds = Vec::new();
@@ -307,8 +295,6 @@ impl Rule {
         })?;
         if text.bytes().all(|byte| byte.is_ascii_digit()) {
             self.comments.push(format!(
-                "{field} was {text} without unit. The operator's documentation means MB and that is taken here; its \
-                 code compares bytes."
                 "{field} was {text} without unit: MB, as the operator's documentation says (its code compares bytes)."
             ));
             return Ok(Some(bytes.saturating_mul(1_000_000)));

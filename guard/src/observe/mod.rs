@@ -8,4 +8,3 @@ pub mod inotify;
 pub mod lease;
 pub mod probe;
 pub mod scan;
-pub mod probe;

@@ -11,7 +11,6 @@ use crate::model::{Bytes, Signal};
 const WIDTH: std::ops::RangeInclusive<u16> = 80..=120;
 
 pub(super) fn render(report: &Report) -> String {
-    let mut text = format!("{} is valid\n", report.file);
     let valid = report.pools.iter().all(|pool| pool.problems.is_empty());
     let verdict = if valid { "is valid" } else { "is valid, but the daemon would not start with it here" };
     let mut text = format!("{} {verdict}\n", report.file);

@@ -68,7 +68,7 @@ fn checkpoint(namespace: &str, size: Bytes, states: States) -> Checkpoint {
 }
 
 fn inventory(checkpoints: Vec<Checkpoint>) -> Holdings {
-    Holdings::of(&Inventory { checkpoints, foreign: 2, ..Inventory::default() })
+    Holdings::of(&crate::model::Inventory { checkpoints, foreign: 2, ..Default::default() })
 }
 
 fn ext4() -> FilesystemLabel {
