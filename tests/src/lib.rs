@@ -2,6 +2,7 @@
 
 pub mod archives;
 pub mod http;
+pub mod checkpoints;
 pub mod loopfs;
 pub mod sampler;
 pub mod storm;

@@ -196,7 +196,7 @@ fn delete(
     let patience = ctx.patience.unwrap_or_else(|| dir.lag_max());
     let (verdict, freed, after) = match removed {
         Ok(removed) => {
-            let after = measure(&before, removed, patience, ctx);
+            let after = measure(dir, &before, removed, patience, ctx);
             let freed = after.map_or(Need::default(), |after| at_most(gain(&before, &after), removed));
             (Verdict::Deleted(removed), freed, after)
         }
@@ -239,26 +239,29 @@ fn would_delete(victim: &Victim, checkpoint: &Checkpoint, before: Observation, n
 /// Writers may use up what was freed as fast as we look; so half of it is enough once a look shows no more than
 /// the one before. `None` when the filesystem does not answer.
 fn measure(
+    dir: &CheckpointDir,
     before: &Observation,
     removed: Removed,
     patience: Duration,
     ctx: &mut Context<'_>,
 ) -> Option<Observation> {
     const STEP: Duration = Duration::from_micros(200);
+    const STEPS_BETWEEN_REMINDERS: u128 = 100;
     let mut seen = (ctx.observe)().ok()?;
-    let mut waited = Duration::ZERO;
     // Counted in steps and not by the clock, so that it ends whatever the clock does.
-    while waited < patience && !ctx.stop.load(Ordering::Relaxed) {
-        let shown = gain(before, &seen).bytes;
-        if shown.0 >= removed.allocated.0 - removed.allocated.0 / 16 {
+    for step in 1..=patience.as_nanos() / STEP.as_nanos() {
+        let shown = gain(before, &seen).bytes.0;
+        if shown >= removed.allocated.0 - removed.allocated.0 / 16 || ctx.stop.load(Ordering::Relaxed) {
             break;
         }
         std::thread::sleep(STEP);
-        waited += STEP;
+        if step % STEPS_BETWEEN_REMINDERS == 0 {
+            dir.show_freed_space_at_last();
+        }
         let later = (ctx.observe)().ok()?;
         let rises = later.available > seen.available;
         seen = later;
-        if !rises && shown.0 >= removed.allocated.0 / 2 {
+        if !rises && shown >= removed.allocated.0 / 2 {
             break;
         }
     }

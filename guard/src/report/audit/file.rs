@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -55,6 +56,9 @@ impl LogFile {
         // Names of pods and of their owners are nobody else's business (kubernetes#104907).
         if metadata.permissions().mode() & 0o077 != 0 {
             file.set_permissions(fs::Permissions::from_mode(0o600))?;
+        }
+        if metadata.len() == 0 {
+            write_in_place(&file);
         }
         Ok(LogFile { file: Arc::new(file), inode: metadata.ino(), len: 0, reserved: false })
     }
@@ -162,6 +166,26 @@ impl LogFile {
         }
         fs::rename(path, sibling(path, 1))
     }
+}
+
+/// Asks for a file that is overwritten in place, where the filesystem would copy on write (btrfs): there, space set
+/// aside serves the first write to a block only, and each line but the first in a block is a later one. Works on
+/// empty files; elsewhere it is refused and not needed.
+fn write_in_place(file: &File) {
+    const FS_IOC_GETFLAGS: libc::c_ulong = 0x8008_6601;
+    const FS_IOC_SETFLAGS: libc::c_ulong = 0x4008_6602;
+    const FS_NOCOW_FL: libc::c_int = 0x0080_0000;
+    let mut flags: libc::c_int = 0;
+    // SAFETY: whatever the size in their numbers says, both ioctls move one int (ioctl_iflags(2)) through the pointer,
+    // which points to one that outlives the calls; the descriptor is borrowed for them.
+    let _ = unsafe {
+        if libc::ioctl(file.as_raw_fd(), FS_IOC_GETFLAGS, &mut flags) == 0 {
+            flags |= FS_NOCOW_FL;
+            libc::ioctl(file.as_raw_fd(), FS_IOC_SETFLAGS, &flags)
+        } else {
+            0
+        }
+    };
 }
 
 /// The log's `number`th older file.
