@@ -9,3 +9,4 @@ pub mod decide;
 pub mod model;
 pub mod observe;
 pub mod report;
+pub mod simulate;
