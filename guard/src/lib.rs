@@ -11,3 +11,4 @@ pub mod decide;
 pub mod model;
 pub mod observe;
 pub mod report;
+pub mod simulate;

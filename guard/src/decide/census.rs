@@ -11,7 +11,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::decide::protection::{self, Protected};
-use crate::model::{Certainty, Checkpoint, Inventory, Kind, Owner, Policy, States};
+use crate::model::{Certainty, Checkpoint, Inventory, Kind, Owner, Policy, Protection, States};
 
 /// What is never told of a checkpoint that could be restored by itself.
 const NOT_RESTORABLE: States = States::BEING_WRITTEN.union(States::INCOMPLETE).union(States::PRE_CHECKPOINT);
@@ -64,21 +64,28 @@ struct Facts {
     instant: i64,
     party: u32,
     follows: Follows,
+    /// Copied from the checkpoint and from its party: whoever goes through all of them need not touch those.
+    states: States,
+    protection: Protection,
 }
 
 impl<'a> Census<'a> {
     /// Counts `inventory` as it stands at `now`. Linear in the number of checkpoints.
     pub fn new(inventory: &'a Inventory, policy: &Policy, now: Timestamp) -> Census<'a> {
         let mut registry = Registry::default();
-        let min_age = policy.eviction.min_age;
+        let min_age = i64::try_from(policy.eviction.min_age.as_nanos()).unwrap_or(i64::MAX);
+        let present = nanoseconds(now);
         let facts = inventory.checkpoints.iter().map(|checkpoint| {
-            let instant = checkpoint.instant(now);
+            let instant = nanoseconds(checkpoint.instant(now));
             // One whose every witness lies in the future is not young: it would stay so until then.
-            let is_young = instant <= now && checkpoint.age(now) < min_age;
+            let is_young = instant <= present && present.saturating_sub(instant) < min_age;
+            let party = registry.party_of(checkpoint, policy);
             Facts {
-                instant: nanoseconds(instant),
-                party: registry.party_of(checkpoint, policy),
+                instant,
+                party,
                 follows: if is_young { Follows::YOUNG } else { Follows::empty() },
+                states: checkpoint.states,
+                protection: registry.parties[party as usize].protected.protection,
             }
         });
         let facts = facts.collect();
@@ -91,6 +98,16 @@ impl<'a> Census<'a> {
     /// What follows of the checkpoint at `index`.
     pub fn follows(&self, index: u32) -> Follows {
         self.facts[index as usize].follows
+    }
+
+    /// What was observed of it.
+    pub(crate) fn states(&self, index: u32) -> States {
+        self.facts[index as usize].states
+    }
+
+    /// How much it is worth keeping.
+    pub fn protection(&self, index: u32) -> Protection {
+        self.facts[index as usize].protection
     }
 
     /// Whose it is.
@@ -119,21 +136,19 @@ impl<'a> Census<'a> {
     }
 
     /// Older first; a total order: instant, mtime, name, directory, inode.
+    #[inline]
     pub fn by_time(&self, a: u32, b: u32) -> Ordering {
-        self.instant(a).cmp(&self.instant(b)).then_with(|| {
-            let key = |index: u32| {
-                let checkpoint = &self.inventory.checkpoints[index as usize];
-                let file = checkpoint.file;
-                (
-                    checkpoint.instant(self.now),
-                    checkpoint.modified,
-                    &checkpoint.name,
-                    checkpoint.directory,
-                    file,
-                )
-            };
-            key(a).cmp(&key(b))
-        })
+        self.instant(a).cmp(&self.instant(b)).then_with(|| self.by_name(a, b))
+    }
+
+    #[cold]
+    fn by_name(&self, a: u32, b: u32) -> Ordering {
+        let key = |index: u32| {
+            let checkpoint = &self.inventory.checkpoints[index as usize];
+            let file = checkpoint.file;
+            (checkpoint.instant(self.now), checkpoint.modified, &checkpoint.name, checkpoint.directory, file)
+        };
+        key(a).cmp(&key(b))
     }
 
     /// Marks the newest `keep_last` restorable ones of each party, and the newest of all.
@@ -160,13 +175,12 @@ impl<'a> Census<'a> {
 
     /// A counting sort: the restorable ones of parties with a container, party after party, and where each ends.
     fn restorable_by_party(&self) -> (Vec<u32>, Vec<usize>) {
+        let is_somebody: Vec<bool> = self.parties.iter().map(Party::is_somebody).collect();
         let restorable = || {
-            let all = self.inventory.checkpoints.iter().zip(&self.facts).zip(0u32..);
-            all.filter(|((checkpoint, facts), _)| {
-                !checkpoint.states.intersects(NOT_RESTORABLE)
-                    && self.parties[facts.party as usize].is_somebody()
-            })
-            .map(|((_, facts), index)| (facts.party as usize, index))
+            let all =
+                self.facts.iter().zip(0u32..).map(|(facts, index)| (facts, facts.party as usize, index));
+            all.filter(|(facts, party, _)| !facts.states.intersects(NOT_RESTORABLE) && is_somebody[*party])
+                .map(|(_, party, index)| (party, index))
         };
         let mut ends = vec![0; self.parties.len()];
         for (party, _) in restorable() {
@@ -286,8 +300,8 @@ impl<'a> Registry<'a> {
 }
 
 fn nanoseconds(instant: Timestamp) -> i64 {
-    let nanoseconds = instant.as_nanosecond();
-    i64::try_from(nanoseconds).unwrap_or(if nanoseconds < 0 { i64::MIN } else { i64::MAX })
+    let nanoseconds = i64::from(instant.subsec_nanosecond());
+    instant.as_second().saturating_mul(1_000_000_000).saturating_add(nanoseconds)
 }
 
 #[cfg(test)]

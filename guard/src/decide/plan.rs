@@ -41,7 +41,8 @@ pub fn plan(inventory: &Inventory, request: &Request, policy: &Policy, now: Time
 fn ranked_candidates(ranking: &mut Ranking<'_>, rules: &Rules<'_>, need: Need) -> Vec<Candidate> {
     let count = ranking.inventory.checkpoints.len() as u32;
     let free = |index: &u32| ranking.chains.of(*index).is_none() && rules.spare_reason(*index).is_none();
-    let mut candidates: Vec<_> = (0..count).filter(free).map(|index| ranking.candidate(index)).collect();
+    let mut candidates = Vec::with_capacity(count as usize);
+    candidates.extend((0..count).filter(free).map(|index| ranking.candidate(index)));
     let free_chains = ranking.chains.all().filter(|chain| !rules.chain_stays(*chain));
     candidates.extend(free_chains.map(|chain| ranking.chain_candidate(chain)));
     candidates.sort_unstable_by(|a, b| ranking.compare(a, b));

@@ -119,6 +119,7 @@ impl<'a> Ranking<'a> {
         }
     }
 
+    #[inline]
     /// Smaller goes first. A total order: the keys, then instant, mtime, name, directory, inode.
     pub(crate) fn compare(&self, a: &Candidate, b: &Candidate) -> Ordering {
         a.packed
@@ -143,13 +144,11 @@ impl<'a> Ranking<'a> {
 
     /// Smaller goes first.
     fn value(&self, key: OrderKey, candidate: &Candidate) -> u64 {
-        let states = || self.inventory.checkpoints[candidate.unit.index as usize].states;
+        let states = || self.census.states(candidate.unit.index);
         let follows = || self.census.follows(candidate.unit.index);
         match key {
             OrderKey::Incomplete => (!states().contains(States::INCOMPLETE)).into(),
-            OrderKey::LeastProtected => {
-                self.census.party(candidate.unit.index).protected.protection.get().into()
-            }
+            OrderKey::LeastProtected => self.census.protection(candidate.unit.index).get().into(),
             OrderKey::Orphan => (!states().contains(States::ORPHAN)).into(),
             OrderKey::Superseded => (!follows().contains(Follows::SUPERSEDED)).into(),
             OrderKey::Oldest => self.youth(candidate.instant),
@@ -166,9 +165,9 @@ impl<'a> Ranking<'a> {
 
     /// What losing the checkpoint at `index` costs.
     pub(crate) fn loss(&self, index: u32) -> u64 {
-        let is_incomplete = self.inventory.checkpoints[index as usize].states.contains(States::INCOMPLETE);
+        let is_incomplete = self.census.states(index).contains(States::INCOMPLETE);
         let follows = self.census.follows(index);
-        let protection = self.census.party(index).protected.protection;
+        let protection = self.census.protection(index);
         loss::of(
             is_incomplete,
             protection,

@@ -60,13 +60,12 @@ impl<'a> Rules<'a> {
     }
 
     fn own_spare_reason(&self, index: u32) -> Option<SpareReason> {
-        let states = self.checkpoint(index).states;
+        let states = self.census.states(index);
         let follows = self.census.follows(index);
-        let protected = self.census.party(index).protected;
         if states.contains(States::PINNED) {
             Some(SpareReason::Pinned)
-        } else if protected.protection.is_never() {
-            Some(SpareReason::Protected { rule: self.source(protected.rule) })
+        } else if self.census.protection(index).is_never() {
+            Some(SpareReason::Protected { rule: self.source(self.census.party(index).protected.rule) })
         } else if states.contains(States::BEING_WRITTEN) {
             Some(SpareReason::BeingWritten)
         } else if states.contains(States::IN_USE) {
@@ -106,7 +105,7 @@ impl<'a> Rules<'a> {
     }
 
     fn standing(&self, index: u32) -> Standing {
-        let states = self.checkpoint(index).states;
+        let states = self.census.states(index);
         let follows = self.census.follows(index);
         if states.contains(States::INCOMPLETE) {
             Standing::Incomplete
