@@ -12,7 +12,7 @@ use guard::act::executor::{Context, Round, execute};
 use guard::act::journal::{Intent, Journal, Outcome};
 use guard::model::{
     Bytes, Checkpoint, DeleteReason, FileId, Identity, Inventory, Kind, Level, Monotonic, Need, Observation,
-    Owner, Plan, Protection, States, Trigger, Victim,
+    Owner, Plan, Protection, Ranked, Standing, States, Trigger, Victim,
 };
 use guard::observe::filesystem::observe;
 use nix::errno::Errno;
@@ -82,12 +82,15 @@ pub fn plan_with(inventory: &Inventory, bytes: Bytes, trigger: &Trigger) -> Plan
     let victims = inventory.checkpoints.iter().zip(0..).map(|(checkpoint, index)| Victim {
         index,
         trigger: trigger.clone(),
-        reason: DeleteReason::Ranked {
+        reason: DeleteReason::Ranked(Ranked {
             decided_by: None,
+            standing: Standing::Unranked,
+            namespace: None,
             protection: Protection::default(),
+            rule: None,
             age: Duration::from_secs(60),
             frees: checkpoint.allocated,
-        },
+        }),
     });
     Plan { need: Need { bytes, inodes: 0 }, victims: victims.collect(), ..Plan::default() }
 }

@@ -1,8 +1,8 @@
 //! What the tests on real kernels and filesystems share.
 
 pub mod archives;
-pub mod http;
 pub mod checkpoints;
+pub mod http;
 pub mod loopfs;
 pub mod sampler;
 pub mod storm;

@@ -16,7 +16,7 @@ use guard::model::{
 use guard::report::health::Health;
 use guard::report::http::{Endpoints, listen, serve};
 use guard::report::metrics::{
-    FailureCause, FilesystemLabel, FilesystemState, LostEvents, Metrics, RefusalCause, Wake,
+    FailureCause, FilesystemLabel, FilesystemState, Holdings, LostEvents, Metrics, RefusalCause, Wake,
 };
 use jiff::Timestamp;
 use serde_json::Value;
@@ -217,7 +217,8 @@ fn storm(metrics: &Metrics) {
             ..Identity::default()
         },
     };
-    metrics.checkpoints([&Inventory { checkpoints: vec![checkpoint], ..Inventory::default() }]);
+    metrics
+        .checkpoints([&Holdings::of(&Inventory { checkpoints: vec![checkpoint], ..Inventory::default() })]);
     metrics.deletion_failed(FailureCause::Io);
     metrics.deletion_refused(RefusalCause::Pinned);
     metrics.reacted(Duration::from_micros(300));

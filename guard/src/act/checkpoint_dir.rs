@@ -190,9 +190,15 @@ impl CheckpointDir {
 
     /// Deletes the checkpoint `expected`, if everything about it is still as planned; see the module's text.
     ///
-    /// `id` is the audit line that announced it; it makes private names unique. When it returns, statfs(2) shows
+    /// `id` is the audit line that announced it; it makes private names unique. `unlinked` is called as soon as the name is
+    /// gone: with a large file, or one whose pages are being written back, freeing the space takes much longer. When it returns, statfs(2) shows
     /// the space within [`CheckpointDir::lag_max`].
-    pub fn remove(&self, expected: &Expected<'_>, id: u64) -> Result<Removed, Refused> {
+    pub fn remove(
+        &self,
+        expected: &Expected<'_>,
+        id: u64,
+        unlinked: &mut dyn FnMut(),
+    ) -> Result<Removed, Refused> {
         if !is_one_component(expected.name) {
             return Err(Refused::NotACheckpoint("its name is not one path component"));
         }
@@ -200,7 +206,7 @@ impl CheckpointDir {
             return Err(Refused::Changed(Changed::Directory));
         }
         let removed = match expected.kind {
-            Kind::Archive => archive::remove(self, expected, id),
+            Kind::Archive => archive::remove(self, expected, id, unlinked),
             Kind::PodCheckpoint => pod::remove(self, expected, id),
         };
         if removed.is_ok() {

@@ -191,8 +191,9 @@ fn delete(
 ) -> Outcome {
     let began = (ctx.clock)();
     let id = ctx.journal.intent(intent);
-    let removed = dir.remove(&Expected::from(checkpoint), id);
-    let removed_at = (ctx.clock)();
+    let mut unlinked = None;
+    let removed = dir.remove(&Expected::from(checkpoint), id, &mut || unlinked = Some((ctx.clock)()));
+    let removed_at = unlinked.unwrap_or_else(|| (ctx.clock)());
     let patience = ctx.patience.unwrap_or_else(|| dir.lag_max());
     let (verdict, freed, after) = match removed {
         Ok(removed) => {

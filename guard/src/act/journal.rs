@@ -56,7 +56,7 @@ pub struct Outcome {
     pub after: Option<Observation>,
     /// When it was begun.
     pub began: Monotonic,
-    /// When it was done, or refused.
+    /// When its name was gone, or it was refused.
     pub removed_at: Monotonic,
     /// When it was measured, too.
     pub ended: Monotonic,

@@ -19,7 +19,7 @@ fn checkpoint() -> impl Strategy<Value = Checkpoint> {
     let size = prop_oneof![4 => 1..50u64, 1 => Just(0), 1 => 200..900u64];
     // Few ages and sizes, so that ties are common; a few times lie in the future.
     let times = (-90..600i64, -3..3i64);
-    (identity, size, times, any::<u8>(), any::<u8>(), 1..4u32, 0..3u16).prop_map(
+    (identity, size, times, any::<u16>(), any::<u16>(), 1..4u32, 0..3u16).prop_map(
         |((of, other, doubt), size, (minutes, drift), common, rare, inodes, serial)| {
             let mut checkpoint = archive(of, minutes / 10 * 10, size);
             checkpoint.modified += SignedDuration::from_mins(drift);

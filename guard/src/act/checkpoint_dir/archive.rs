@@ -17,7 +17,12 @@ use crate::observe::holders;
 use crate::observe::lease::{Lease, NoLease};
 
 /// Deletes the archive `expected`. The steps are told in the parent's text.
-pub(super) fn remove(dir: &CheckpointDir, expected: &Expected<'_>, id: u64) -> Result<Removed, Refused> {
+pub(super) fn remove(
+    dir: &CheckpointDir,
+    expected: &Expected<'_>,
+    id: u64,
+    unlinked: &mut dyn FnMut(),
+) -> Result<Removed, Refused> {
     let file = open_expected(dir, expected)?;
     let unused = Unused::prove(&file, expected.file)?;
     dir.refuse_pinned(expected.name)?;
@@ -48,7 +53,10 @@ pub(super) fn remove(dir: &CheckpointDir, expected: &Expected<'_>, id: u64) -> R
         }
     };
     match aside.unlink() {
-        Ok(()) => Ok(after_unlink(&file, removed)),
+        Ok(()) => {
+            unlinked();
+            Ok(after_unlink(&file, removed))
+        }
         Err((aside, Errno::ENOSPC)) => {
             drop(unused);
             drop(file);
