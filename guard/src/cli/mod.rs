@@ -1,0 +1,5 @@
+//! The commands, one file each: arguments, wiring, exit codes.
+
+pub mod history;
+pub mod pin;
+pub mod unpin;
