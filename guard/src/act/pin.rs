@@ -105,6 +105,11 @@ pub fn orphaned_markers(dir: &CheckpointDir) -> Result<Vec<OsString>, Errno> {
     Ok(orphaned)
 }
 
+/// The name of the marker that pins `name`.
+pub fn marker_name(name: &OsStr) -> OsString {
+    marker_of(name)
+}
+
 fn check_name(name: &OsStr) -> Result<(), PinError> {
     if !is_one_component(name) {
         return Err(PinError::NotAName(name.to_owned()));

@@ -138,3 +138,8 @@ pub fn main() -> ExitCode {
         if error.is::<Misconfigured>() { ExitCode::from(USAGE) } else { ExitCode::from(FAILED) }
     })
 }
+//! The commands, one file each: arguments, wiring, exit codes.
+
+pub mod history;
+pub mod pin;
+pub mod unpin;
