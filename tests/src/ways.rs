@@ -6,6 +6,7 @@ use std::num::NonZeroUsize;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use nix::fcntl::{FallocateFlags, OFlag, SpliceFFlags};
 use nix::sys::mman::{MapFlags, MsFlags, ProtFlags};
@@ -154,17 +155,55 @@ fn io_uring_write(file: &File, content: &[u8]) -> io::Result<()> {
 
 fn store(file: &File, content: &[u8]) -> io::Result<()> {
     file.set_len(content.len() as u64)?;
-    let len = NonZeroUsize::new(content.len()).ok_or(io::ErrorKind::InvalidInput)?;
-    let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-    // SAFETY: a new mapping of a file that nobody else truncates, unmapped before this function returns; only these
-    // `len` bytes of it are written.
-    unsafe {
-        let mapping = nix::sys::mman::mmap(None, len, access, MapFlags::MAP_SHARED, file, 0)?;
-        mapping.cast::<u8>().copy_from(std::ptr::NonNull::from(content).cast(), content.len());
-        nix::sys::mman::msync(mapping, len.get(), MsFlags::MS_ASYNC)?;
-        nix::sys::mman::munmap(mapping, len.get())?;
-    }
+    let mapping = Mapping::new(file, content.len());
+    // SAFETY: the mapping is new and as long as `content`, and nobody truncates the file.
+    unsafe { mapping.start.cast::<u8>().copy_from(std::ptr::NonNull::from(content).cast(), content.len()) };
+    // SAFETY: it is mapped.
+    unsafe { nix::sys::mman::msync(mapping.start, mapping.len.get(), MsFlags::MS_ASYNC)? };
     Ok(())
+}
+
+/// A shared mapping of a file, gone on drop.
+#[derive(Debug)]
+pub struct Mapping {
+    start: std::ptr::NonNull<std::ffi::c_void>,
+    len: NonZeroUsize,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread.
+unsafe impl Send for Mapping {}
+// SAFETY: `dirty_pages`, the one thing to do with a shared one, stores atomically.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the first `len` bytes of `file`, which has them and keeps them.
+    #[track_caller]
+    pub fn new(file: &File, len: usize) -> Mapping {
+        let len = NonZeroUsize::new(len).unwrap_or_else(|| panic!("nothing to map"));
+        let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: a mapping at a new place disturbs no other.
+        let mapped = unsafe { nix::sys::mman::mmap(None, len, access, MapFlags::MAP_SHARED, file, 0) };
+        Mapping { start: mapped.unwrap_or_else(|errno| panic!("mmap: {errno}")), len }
+    }
+
+    /// Stores a byte at each of `places`.
+    pub fn dirty_pages(&self, places: impl Iterator<Item = usize>) {
+        for place in places {
+            assert!(place < self.len.get());
+            // SAFETY: within the mapping, and atomic.
+            let byte = unsafe { AtomicU8::from_ptr(self.start.as_ptr().cast::<u8>().add(place)) };
+            byte.store(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, and no reference into it is left.
+        if let Err(errno) = unsafe { nix::sys::mman::munmap(self.start, self.len.get()) } {
+            eprintln!("munmap: {errno}");
+        }
+    }
 }
 
 fn write_direct(file: &File, content: &[u8]) -> io::Result<()> {

@@ -9,7 +9,8 @@ use std::os::unix::fs::MetadataExt;
 use guard::model::Bytes;
 use guard::observe::probe::{Probe, Slot, Written};
 use tests::loopfs::{Filesystem, LoopMount};
-use tests::watching::{Watching, allocated, file_id};
+use tests::watching::{Watching, file_id};
+use tests::ways::Mapping;
 
 const LEN: Bytes = Bytes(64 << 10);
 
@@ -148,28 +149,50 @@ fn an_unwatched_directory_no_longer_counts() {
     }
 }
 
-#[test]
-fn writers_at_the_same_time_lose_no_byte() {
-    let watching = watching(Filesystem::Ext4);
-    // Many files, each begun by all writers together: the first insertion into the ledger is the delicate moment.
-    let files: Vec<File> =
-        (0..200).map(|n| File::create(watching.path().join(format!("{n}"))).unwrap()).collect();
-    let start = std::sync::Barrier::new(4);
+/// Stores a byte into every page of each of `files`, from four threads. `together`: all threads share each file's
+/// pages, meeting before each; else each has files of its own.
+fn write_from_four_threads(files: &[Mapping], together: bool) {
+    const THREADS: usize = 4;
+    let start = std::sync::Barrier::new(THREADS);
     std::thread::scope(|scope| {
-        for writer in 0..4u64 {
-            let (files, start) = (&files, &start);
+        for thread in 0..THREADS {
+            let start = &start;
             scope.spawn(move || {
                 start.wait();
-                for file in files {
-                    std::os::unix::fs::FileExt::write_all_at(file, &[1; 16 << 10], writer * (16 << 10))
-                        .unwrap();
+                for (n, file) in files.iter().enumerate() {
+                    if together {
+                        start.wait();
+                        file.dirty_pages((thread * 4096..LEN.0 as usize).step_by(THREADS * 4096));
+                    } else if n % THREADS == thread {
+                        file.dirty_pages((0..LEN.0 as usize).step_by(4096));
+                    }
                 }
             });
         }
     });
-    for file in &files {
-        assert_eq!(watching.counted(file), allocated(file));
-        assert_eq!(watching.counted(file), LEN);
+}
+
+#[test]
+fn writers_at_the_same_time_lose_no_byte() {
+    const FILES: u64 = 500;
+    // Through mappings, since write(2) waits for others at the inode's lock.
+    for (filesystem, together) in
+        [(Filesystem::Ext4, true), (Filesystem::Ext4, false), (Filesystem::Xfs, true)]
+    {
+        let watching = watching(filesystem);
+        let new = |n| {
+            let path = watching.path().join(format!("{n}"));
+            let file = File::options().read(true).write(true).create_new(true).open(path).unwrap();
+            file.set_len(LEN.0).unwrap();
+            file
+        };
+        let files: Vec<File> = (0..FILES).map(new).collect();
+        let mappings: Vec<Mapping> = files.iter().map(|file| Mapping::new(file, LEN.0 as usize)).collect();
+        write_from_four_threads(&mappings, together);
+        for file in &files {
+            assert_eq!(watching.counted(file), LEN, "{filesystem:?}, together: {together}");
+        }
+        let added = watching.probe.written(Watching::SLOT).unwrap().added;
+        assert_eq!(added, Bytes(FILES * LEN.0), "{filesystem:?}, together: {together}");
     }
-    assert_eq!(watching.probe.written(Watching::SLOT).unwrap().added, Bytes(200 * LEN.0));
 }

@@ -33,7 +33,8 @@ pub(crate) fn ext4_da_release_space(context: RawTracePointContext) -> i32 {
 }
 
 /// Reserved clusters were allocated: `(inode, clusters, quota_claim)`. Without the claim it was fallocate that
-/// allocated them, which `ext4_allocate_blocks` has counted, and the reservation lapses.
+/// allocated them, which `ext4_allocate_blocks` has counted, and the reservation lapses. (Linux 6.18 writes the dirty
+/// pages back before it allocates over them, so there the claim is always made.)
 #[raw_tracepoint]
 pub(crate) fn ext4_da_update_reserve_space(context: RawTracePointContext) -> i32 {
     let clusters: u64 = context.arg::<u32>(1).into();

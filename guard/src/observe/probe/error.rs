@@ -55,7 +55,7 @@ pub enum ProbeError {
     #[error("more than {} directories to watch", guard_ebpf::DIRECTORIES)]
     TooManyDirectories,
     /// Above [`Slot::MAX`](super::Slot::MAX).
-    #[error("there is no filesystem slot {slot}, only {}", guard_ebpf::SLOTS)]
+    #[error("there is no filesystem slot {slot}, only 0 to {}", guard_ebpf::SLOTS - 1)]
     NoSuchSlot {
         /// The number.
         slot: u8,

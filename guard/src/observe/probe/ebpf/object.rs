@@ -27,9 +27,13 @@ pub(super) struct Attached {
 impl Object {
     /// Creates the maps. Programs are verified when they are first attached.
     pub(super) fn load(offsets: &Offsets) -> Result<Object, ProbeError> {
+        Object::load_bytes(OBJECT, offsets)
+    }
+
+    fn load_bytes(object: &[u8], offsets: &Offsets) -> Result<Object, ProbeError> {
         let ebpf = EbpfLoader::new()
             .override_global(names::OFFSETS, offsets, true)
-            .load(OBJECT)
+            .load(object)
             .map_err(|error| refused("the eBPF object", &error))?;
         Ok(Object { ebpf })
     }
@@ -92,7 +96,7 @@ impl Object {
 /// Says why the kernel refused something: the errno explained, and what the verifier said last.
 pub(super) fn refused(what: &str, error: &(dyn std::error::Error + 'static)) -> ProbeError {
     let mut causes = std::iter::successors(Some(error), |error| error.source());
-    let errno = causes.find_map(|cause| cause.downcast_ref::<std::io::Error>()?.raw_os_error());
+    let cause = causes.find_map(|cause| cause.downcast_ref::<std::io::Error>());
     let text = error.to_string();
     // A refused program comes with the verifier's whole reasoning; the verdict is at its end.
     let verdict = text.lines().rev().find(|line| !line.trim().is_empty() && !line.starts_with("processed "));
@@ -101,7 +105,10 @@ pub(super) fn refused(what: &str, error: &(dyn std::error::Error + 'static)) -> 
     if let Some(verdict) = verdict.filter(|verdict| *verdict != first) {
         reason = format!("{reason} … {verdict}");
     }
-    if let Some(advice) = errno.and_then(advice) {
+    if let Some(cause) = cause.map(ToString::to_string).filter(|cause| !reason.contains(cause)) {
+        reason = format!("{reason}: {cause}");
+    }
+    if let Some(advice) = cause.and_then(|cause| advice(cause.raw_os_error()?)) {
         reason = format!("{reason}; {advice}");
     }
     ProbeError::Refused { what: what.to_owned(), reason }
@@ -124,3 +131,18 @@ fn advice(errno: i32) -> Option<&'static str> {
 pub(super) type Array<T> = aya::maps::Array<MapData, T>;
 pub(super) type HashMap<K, V> = aya::maps::HashMap<MapData, K, V>;
 pub(super) type RingBuf = aya::maps::RingBuf<MapData>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_damaged_object_is_refused_with_a_sentence() {
+        let cuts = [0, 4, 64, OBJECT.len() / 2, OBJECT.len() - 1];
+        for damaged in cuts.map(|len| OBJECT[..len].to_vec()) {
+            let len = damaged.len();
+            let error = Object::load_bytes(&damaged, &Offsets::default()).expect_err("it is damaged");
+            assert!(error.to_string().starts_with("the kernel refuses"), "{len} bytes: {error}");
+        }
+    }
+}
