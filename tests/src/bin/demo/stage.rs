@@ -35,12 +35,13 @@ pub(crate) fn play(options: &Options) -> Result<Summary> {
     let keepsakes = scene::keepsakes(&directory, now())?;
     let _in_use = scene::hold_open(&keepsakes)?;
     println!(
-        "{} of {DISK} at {}; {} s of {} writers{}",
+        "{} of {DISK} at {}; {} s of {} writers{}; {}",
         filesystem.as_str(),
         directory.display(),
         options.seconds,
         options.writers,
-        if options.without_guard { ", and nobody guards it" } else { "" }
+        if options.without_guard { ", and nobody guards it" } else { "" },
+        machine()
     );
     let guard =
         if options.without_guard { None } else { Some(start_guard(options, &directory, scratch.path())?) };
@@ -133,6 +134,13 @@ impl Act<'_> {
             },
         }
     }
+}
+
+/// What the numbers were measured on.
+fn machine() -> String {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    format!("{cpus} CPUs with a load of {} beforehand", load.split(' ').next().unwrap_or("?"))
 }
 
 fn capacity(directory: &Path) -> Result<Bytes> {

@@ -15,6 +15,9 @@ use crate::scene::{CRITICAL_PERCENT, HARD_PERCENT, MINIMUM_RECLAIM_PERCENT, SOFT
 /// How far below the hard threshold the guard may let a writer at full speed come.
 const TOLERANCE: Bytes = Bytes::mib(32);
 
+/// So much of the guard's log is shown when it failed.
+const LOG_LINES: usize = 12;
+
 /// Everything that was measured.
 #[derive(Debug)]
 pub(crate) struct Summary {
@@ -34,7 +37,8 @@ pub(crate) struct Guarded {
     pub deletions: Vec<Deleted>,
     pub metrics: String,
     pub log: String,
-    pub ended_in: Duration,
+    /// `None`: it did not end by itself.
+    pub ended_in: Option<Duration>,
 }
 
 impl Summary {
@@ -48,10 +52,11 @@ impl Summary {
 
     /// Whether the guard did what it is for. Without one there is nothing promised.
     pub(crate) fn kept_every_promise(&self) -> bool {
-        self.guarded.is_none()
-            || (self.lost.is_empty()
-                && self.totals.out_of_space == 0
-                && self.lowest() + TOLERANCE >= self.hard())
+        let Some(guarded) = &self.guarded else { return true };
+        self.lost.is_empty()
+            && self.totals.out_of_space == 0
+            && self.lowest() + TOLERANCE >= self.hard()
+            && guarded.ended_in.is_some()
     }
 }
 
@@ -95,7 +100,14 @@ impl fmt::Display for Summary {
             Some(_) if self.kept_every_promise() => {
                 writeln!(f, "The guard kept the disk above its threshold.")
             }
-            Some(guarded) => writeln!(f, "The guard did NOT keep its promise. Its log:\n{}", guarded.log),
+            Some(guarded) => {
+                writeln!(f, "The guard did NOT keep its promise. Its last warnings and errors:")?;
+                // Deletions are told above; a day of them would hide what matters.
+                let is_info = |line: &&str| line.contains("\"level\":\"INFO\"");
+                let lines: Vec<_> = guarded.log.lines().filter(|line| !is_info(line)).collect();
+                let last = &lines[lines.len().saturating_sub(LOG_LINES)..];
+                last.iter().try_for_each(|line| writeln!(f, "  {line}"))
+            }
         }
     }
 }
@@ -145,7 +157,12 @@ impl Guarded {
         }
         self.write_reactions(f)?;
         self.write_deletions(f, summary)?;
-        writeln!(f, "  ended         {:.0} ms after SIGTERM", self.ended_in.as_secs_f64() * 1000.0)
+        match self.ended_in {
+            Some(after) => {
+                writeln!(f, "  ended         {:.0} ms after SIGTERM", after.as_secs_f64() * 1000.0)
+            }
+            None => writeln!(f, "  ended         NOT after SIGTERM; it was killed"),
+        }
     }
 
     fn write_reactions(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
