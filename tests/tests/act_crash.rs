@@ -1,8 +1,6 @@
 //! SIGKILL at every system call of a reclaim. Afterwards each checkpoint is whole under its name, or on its way out
 //! under a private one, or gone; the next start finishes what was begun; the audit log is whole; ids don't repeat.
 
-#![expect(clippy::unwrap_used, reason = "a failing test panics")]
-
 use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};

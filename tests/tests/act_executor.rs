@@ -1,7 +1,5 @@
 //! Plans are carried out on real filesystems, measured, and stopped in time.
 
-#![expect(clippy::unwrap_used, reason = "a failing test panics")]
-
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::Path;

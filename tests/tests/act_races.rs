@@ -3,8 +3,6 @@
 //!
 //! Three seconds per filesystem; `CHECKPOINT_GUARD_RACE_SECONDS=120` for minutes.
 
-#![expect(clippy::unwrap_used, reason = "a failing test panics")]
-
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{Read, Write};

@@ -1,7 +1,5 @@
 //! Archives made to hurt: each costs a bounded number of bytes, and the worst outcome is "unknown".
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
-
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;

@@ -1,7 +1,5 @@
 //! Archives of many gigabytes are identified by a few kilobytes (checkpointctl reads them whole, three times).
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
-
 use std::io::{Seek, SeekFrom};
 
 use guard::model::{Certainty, Owner};

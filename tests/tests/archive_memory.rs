@@ -1,8 +1,6 @@
 //! What one hostile archive costs in memory. Alone in its process, because the kernel's high-water mark is of the
 //! whole process; decoders in C allocate past Rust's allocator.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
-
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;

@@ -1,5 +1,4 @@
 //! One wake when a filesystem's budget is used up. Root only.
-#![expect(clippy::unwrap_used, reason = "a test that cannot set the scene fails")]
 
 use std::fs::File;
 use std::io::Write;

@@ -1,5 +1,4 @@
 //! What the probe counts on ext4: every block, exactly. Root only.
-#![expect(clippy::unwrap_used, reason = "a test that cannot set the scene fails")]
 
 use std::fs::File;
 use std::io::Write;

@@ -1,5 +1,4 @@
 //! The loop mounts that the other tests stand on. Root only.
-#![expect(clippy::unwrap_used, reason = "a test that cannot set the scene fails")]
 
 use guard::model::Bytes;
 use tests::loopfs::{Filesystem, LoopMount};

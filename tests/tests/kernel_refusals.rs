@@ -1,5 +1,4 @@
 //! What the probe says when the kernel does not let it in. Root only: the right is given up thread by thread.
-#![expect(clippy::unwrap_used, reason = "a test that cannot set the scene fails")]
 
 use std::fs::File;
 use std::os::fd::AsFd;

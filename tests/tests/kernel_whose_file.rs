@@ -1,5 +1,4 @@
 //! Whose file is it: below the watched directory at any depth, and no other. Root only.
-#![expect(clippy::unwrap_used, reason = "a test that cannot set the scene fails")]
 
 use std::fs::{self, File};
 use std::io::Write;

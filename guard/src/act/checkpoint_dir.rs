@@ -190,10 +190,15 @@ impl CheckpointDir {
 
     /// Deletes the checkpoint `expected`, if everything about it is still as planned; see the module's text.
     ///
-    /// `id` is the audit line that announced it; it makes private names unique. `unlinked` is called as soon as the name is
-    /// gone: with a large file, or one whose pages are being written back, freeing the space takes much longer. When it returns, statfs(2) shows
+    /// `id` is the audit line that announced it; it makes private names unique. When it returns, statfs(2) shows
     /// the space within [`CheckpointDir::lag_max`].
-    pub fn remove(
+    pub fn remove(&self, expected: &Expected<'_>, id: u64) -> Result<Removed, Refused> {
+        self.remove_telling(expected, id, &mut || {})
+    }
+
+    /// Like [`CheckpointDir::remove`]; `unlinked` is called as soon as an archive's name is gone. Freeing its space may
+    /// take much longer: the kernel waits for those of its pages that are being written back.
+    pub fn remove_telling(
         &self,
         expected: &Expected<'_>,
         id: u64,

@@ -192,7 +192,7 @@ fn delete(
     let began = (ctx.clock)();
     let id = ctx.journal.intent(intent);
     let mut unlinked = None;
-    let removed = dir.remove(&Expected::from(checkpoint), id, &mut || unlinked = Some((ctx.clock)()));
+    let removed = dir.remove_telling(&Expected::from(checkpoint), id, &mut || unlinked = Some((ctx.clock)()));
     let removed_at = unlinked.unwrap_or_else(|| (ctx.clock)());
     let patience = ctx.patience.unwrap_or_else(|| dir.lag_max());
     let (verdict, freed, after) = match removed {

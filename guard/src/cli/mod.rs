@@ -4,17 +4,21 @@ mod node;
 mod table;
 
 pub mod check_config;
+pub mod history;
 pub mod import_operator;
 pub mod list;
+pub mod pin;
 pub mod plan;
 pub mod reclaim;
 pub mod run;
+pub mod unpin;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::agent::clock;
 use crate::config::{Config, ConfigFile, DEFAULT_PATH, POOL_VARIABLE};
 
 /// The work could not be done.
@@ -63,6 +67,22 @@ impl Common {
         Ok((file, config))
     }
 
+    /// The configured directories.
+    fn directories(&self) -> anyhow::Result<Vec<PathBuf>> {
+        let (_, config) = self.load()?;
+        Ok(config.directories.into_iter().map(|directory| directory.path).collect())
+    }
+
+    /// Where the audit log lies: `named`, else as configured.
+    fn audit_path(&self, named: Option<&Path>) -> anyhow::Result<PathBuf> {
+        if let Some(path) = named {
+            return Ok(path.to_owned());
+        }
+        let (_, config) = self.load()?;
+        let off = || Misconfigured::new("[audit] path = \"off\": there is no log; --file names another");
+        Ok(config.audit.path.ok_or_else(off)?)
+    }
+
     /// The pool that was named. What is empty was not said: a Helm chart sets the variable in any case.
     pub fn pool(&self) -> Option<&str> {
         self.pool.as_deref().filter(|pool| !pool.is_empty())
@@ -101,6 +121,12 @@ enum Command {
     Plan(plan::Args),
     /// Free so much space now, by the same rules as under pressure.
     Reclaim(reclaim::Args),
+    /// Keep checkpoints whatever happens, by a marker beside each.
+    Pin(pin::Args),
+    /// Take the markers away again.
+    Unpin(unpin::Args),
+    /// Show the audit log: what was deleted, when and why.
+    History(history::Args),
     /// Validate the configuration, and show what is in force in each pool and where each value comes from.
     CheckConfig {
         /// What to check.
@@ -123,6 +149,11 @@ pub fn main() -> ExitCode {
         Command::List(args) => list::run(args, common),
         Command::Plan(args) => plan::run(args, common),
         Command::Reclaim(args) => reclaim::run(args, common),
+        Command::Pin(args) => common.directories().and_then(|directories| pin::run(&args, &directories)),
+        Command::Unpin(args) => common.directories().and_then(|directories| unpin::run(&args, &directories)),
+        Command::History(args) => {
+            common.audit_path(args.file.as_deref()).and_then(|path| history::run(&args, &path, clock::wall()))
+        }
         Command::CheckConfig { args, output } => check_config::run(&args, &common.config, output),
         Command::ImportOperator(args) => import_operator::run(&args),
     };
@@ -138,8 +169,3 @@ pub fn main() -> ExitCode {
         if error.is::<Misconfigured>() { ExitCode::from(USAGE) } else { ExitCode::from(FAILED) }
     })
 }
-//! The commands, one file each: arguments, wiring, exit codes.
-
-pub mod history;
-pub mod pin;
-pub mod unpin;
