@@ -2,6 +2,7 @@
 
 pub mod archives;
 pub mod checkpoints;
+pub mod daemon;
 pub mod http;
 pub mod loopfs;
 pub mod sampler;

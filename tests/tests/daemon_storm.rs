@@ -1,0 +1,237 @@
+//! The main job: checkpoints arrive at full speed, and the disk does not fill.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use guard::model::Bytes;
+use tests::archives::Archive;
+use tests::daemon::{Daemon, Setting};
+use tests::loopfs::{Filesystem, LoopMount};
+use tests::sampler::Sampler;
+use tests::storm::{Method, Options, Storm, Until};
+
+/// Below hard by so much at most, whatever the writers do.
+const BELOW_HARD_MAX: Bytes = Bytes::mib(32);
+
+struct Scene {
+    mount: LoopMount,
+    setting: Setting,
+}
+
+impl Scene {
+    /// 1 GiB, hard at 20 %, critical at 5 %, 2 % beyond.
+    fn new(filesystem: Filesystem) -> Scene {
+        let mount = LoopMount::new(filesystem, Bytes::gib(1));
+        let setting = Setting::new();
+        std::fs::create_dir(mount.path().join("checkpoints")).unwrap();
+        setting.configure(&format!(
+            r#"
+            [[directory]]
+            path = "{}/checkpoints"
+            [pressure]
+            soft = false
+            hard = {{ available = "20%", inodes-free = "2%" }}
+            critical = {{ available = "5%", inodes-free = "1%" }}
+            minimum-reclaim = {{ available = "2%" }}
+            kubelet-config = "off"
+            [eviction]
+            min-age = "0s"
+            [protection]
+            namespaces = {{ forensics = 100, team-prod = 90, team = 5 }}
+            "#,
+            mount.path().display()
+        ));
+        Scene { mount, setting }
+    }
+
+    fn directory(&self) -> std::path::PathBuf {
+        self.mount.path().join("checkpoints")
+    }
+}
+
+/// What a storm came to.
+struct Outcome {
+    lowest: Bytes,
+    hard: Bytes,
+    out_of_space: u64,
+    archives: u64,
+}
+
+fn weather(scene: &Scene, writers: u32, time: Duration) -> Outcome {
+    let sampler = Sampler::start(scene.mount.path(), Duration::from_millis(1)).unwrap();
+    let storm = Storm::start(Options {
+        directory: scene.directory(),
+        writers,
+        size: (Bytes::mib(16), Bytes::mib(64)),
+        namespaces: ["team", "team-prod", "ci"].map(str::to_owned).to_vec(),
+        pods: 2,
+        method: Method::Write,
+        first_age: Duration::from_secs(3 * 3600),
+        until: Until { time: Some(time), ..Until::default() },
+    });
+    let totals = storm.join();
+    let samples = sampler.stop();
+    let capacity = size_of_filesystem(scene.mount.path());
+    let outcome = Outcome {
+        lowest: samples.lowest.expect("a storm is sampled").available,
+        hard: Bytes(capacity.0 / 5),
+        out_of_space: totals.out_of_space,
+        archives: totals.archives,
+    };
+    println!(
+        "{} with {writers} writers: {} archives, {}; lowest {} of hard {}, blind for {:?} at most",
+        scene.mount.filesystem().as_str(),
+        totals.archives,
+        totals.bytes,
+        outcome.lowest,
+        outcome.hard,
+        samples.longest_gap
+    );
+    outcome
+}
+
+fn size_of_filesystem(path: &Path) -> Bytes {
+    let stat = nix::sys::statvfs::statvfs(path).unwrap();
+    Bytes(stat.blocks() * stat.fragment_size())
+}
+
+/// Each deletion was asked for by a level, and after none there was more than the target and one checkpoint.
+fn check_no_more_than_needed(daemon: &Daemon, hard: Bytes) {
+    let target = hard.0 + hard.0 / 10;
+    for line in daemon.audit().iter().filter(|line| line["outcome"] == "deleted") {
+        let before = line["availableBeforeBytes"].as_u64().unwrap();
+        assert!(before < target, "deleted although {} were available: {line}", Bytes(before));
+    }
+}
+
+#[track_caller]
+fn check_storm(filesystem: Filesystem, writers: u32) {
+    let scene = Scene::new(filesystem);
+    let daemon = scene.setting.start();
+    let outcome = weather(&scene, writers, Duration::from_secs(6));
+    assert_eq!(outcome.out_of_space, 0, "{}", daemon.log());
+    assert!(outcome.archives > 20, "not much of a storm");
+    assert!(
+        outcome.lowest + BELOW_HARD_MAX >= outcome.hard,
+        "lowest {} with hard at {}",
+        outcome.lowest,
+        outcome.hard
+    );
+    check_no_more_than_needed(&daemon, outcome.hard);
+    assert!(daemon.stop() < Duration::from_secs(2), "SIGTERM took too long");
+}
+
+#[test]
+fn one_writer_never_gets_far_below_hard_on_ext4() {
+    check_storm(Filesystem::Ext4, 1);
+}
+
+#[test]
+fn one_writer_never_gets_far_below_hard_on_xfs() {
+    check_storm(Filesystem::Xfs, 1);
+}
+
+#[test]
+fn one_writer_never_gets_far_below_hard_on_btrfs() {
+    check_storm(Filesystem::Btrfs, 1);
+}
+
+#[test]
+fn four_writers_never_get_far_below_hard_on_ext4() {
+    check_storm(Filesystem::Ext4, 4);
+}
+
+#[test]
+fn four_writers_never_get_far_below_hard_on_xfs() {
+    check_storm(Filesystem::Xfs, 4);
+}
+
+#[test]
+fn four_writers_never_get_far_below_hard_on_btrfs() {
+    check_storm(Filesystem::Btrfs, 4);
+}
+
+#[test]
+fn four_writers_never_get_far_below_hard_while_both_cores_are_busy() {
+    let stop = Arc::new(AtomicBool::new(false));
+    let burners: Vec<_> = (0..2)
+        .map(|_| {
+            let stop = stop.clone();
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            })
+        })
+        .collect();
+    check_storm(Filesystem::Ext4, 4);
+    stop.store(true, Ordering::Relaxed);
+    burners.into_iter().for_each(|burner| burner.join().unwrap());
+}
+
+#[test]
+fn protected_pinned_open_written_and_foreign_files_survive_a_storm() {
+    let scene = Scene::new(Filesystem::Ext4);
+    let directory = scene.directory();
+    let at = "2026-01-01T00:00:00Z".parse().unwrap();
+    let write = |namespace: &str, pod: &str, container: &str| {
+        Archive::new(namespace, pod, container, at, 4 << 20).write_in(&directory).unwrap()
+    };
+    // The oldest of all, so they would come first. Twins of a low namespace, told apart by what lies inside only.
+    let protected = write("forensics", "evidence", "main");
+    let prod = write("team-prod", "x", "app");
+    let pinned = write("team", "pinned", "main");
+    std::fs::write(format!("{}.keep", pinned.display()), "").unwrap();
+    let open = write("team", "open", "main");
+    let _reader = std::fs::File::open(&open).unwrap();
+    let written = write("team", "written", "main");
+    let _writer = std::fs::File::options().append(true).open(&written).unwrap();
+    let foreign = directory.join("notes.txt");
+    std::fs::write(&foreign, "mine").unwrap();
+    let linked = write("team", "linked", "main");
+    std::fs::hard_link(&linked, scene.mount.path().join("elsewhere")).unwrap();
+    let link = directory.join("checkpoint-link_team-main-2026-01-01T00:00:00Z.tar");
+    std::os::unix::fs::symlink("/etc/passwd", &link).unwrap();
+    let daemon = scene.setting.start();
+    weather(&scene, 2, Duration::from_secs(5));
+    assert!(daemon.deleted().len() > 20, "{}", daemon.log());
+    for survivor in [&protected, &pinned, &open, &written, &foreign, &linked, &link] {
+        assert!(std::fs::symlink_metadata(survivor).is_ok(), "{survivor:?} is gone");
+    }
+    // Protection 90 and the last of its container: there was always something that mattered less.
+    assert!(prod.exists(), "team-prod was taken for team");
+    assert!(Path::new("/etc/passwd").exists());
+}
+
+#[test]
+fn exactly_the_right_one_of_five_is_deleted_when_one_is_enough() {
+    let scene = Scene::new(Filesystem::Ext4);
+    let directory = scene.directory();
+    // 1 GiB, hard 20 %, target 22 %: 700 MiB of foreign data leave some 260 MiB, five archives of 20 MiB some 160.
+    let daemon = scene.setting.start();
+    let mut names = Vec::new();
+    for hour in 1..=5 {
+        let at = format!("2026-01-01T0{hour}:00:00Z").parse().unwrap();
+        let archive = Archive::new("ci", "job", "main", at, 40 << 20);
+        names.push(archive.kubelet_name());
+        archive.write_in(&directory).unwrap();
+    }
+    let seen = nix::sys::statvfs::statvfs(scene.mount.path()).unwrap();
+    let available = seen.blocks_available() * seen.fragment_size();
+    let hard = size_of_filesystem(scene.mount.path()).0 / 5;
+    let filler = std::fs::File::create(scene.mount.path().join("filler")).unwrap();
+    // 10 MiB below hard; 2 % beyond it is 20 MiB: 30 MiB are needed and one archive of 40 MiB is enough.
+    nix::fcntl::fallocate(
+        &filler,
+        nix::fcntl::FallocateFlags::empty(),
+        0,
+        (available - hard + (10 << 20)) as i64,
+    )
+    .unwrap();
+    let mut daemon = daemon;
+    daemon.wait_until("deleting", |daemon| !daemon.deleted().is_empty());
+    daemon.keeps_running_for(Duration::from_millis(500));
+    assert_eq!(daemon.deleted(), [names[0].clone()]);
+}
