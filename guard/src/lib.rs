@@ -4,6 +4,7 @@
 //! all of them speak in. docs/ARCHITECTURE.md tells what each room must not know.
 
 pub mod act;
+pub mod cli;
 pub mod config;
 pub mod decide;
 pub mod model;
