@@ -69,7 +69,7 @@ fn inventory(now: Timestamp) -> Inventory {
     Inventory { directories: vec!["/checkpoints".into()], checkpoints: checkpoints.collect(), foreign: 0 }
 }
 
-fn policy() -> Policy {
+fn policy(order: Vec<OrderKey>) -> Policy {
     let namespace = |pattern: &str, protection| ProtectionRule {
         owner: OwnerPattern { namespace: Pattern::new(pattern).ok(), ..OwnerPattern::default() },
         protection: Protection::new(protection).expect("at most 100"),
@@ -84,7 +84,7 @@ fn policy() -> Policy {
             transition_period: Duration::from_secs(60),
         },
         eviction: EvictionPolicy {
-            order: OrderKey::ALL[..6].to_vec(),
+            order,
             age_bucket: Duration::from_secs(3600),
             min_age: Duration::from_secs(120),
             keep_last: 1,
@@ -107,23 +107,40 @@ fn cpu_time() -> Duration {
 #[ignore = "measures; needs --release"]
 fn a_million_checkpoints_are_planned_within_150_ms_and_250_bytes_each() {
     let now: Timestamp = "2026-06-01T12:00:00Z".parse().expect("a time");
-    let (inventory, policy) = (inventory(now), policy());
+    let inventory = inventory(now);
     println!("inventory: {} bytes each", HELD.load(Ordering::Relaxed) as u64 / COUNT);
-    for (share, divisor) in [("1 %", 100), ("half", 2), ("all", 1)] {
-        let need = Need { bytes: Bytes(inventory.allocated().0 / divisor), inodes: 0 };
-        let request = Request { need, trigger: Trigger::Pressure(Level::Hard) };
-        let mut fastest = Duration::MAX;
-        for _ in 0..5 {
-            let before = HELD.load(Ordering::Relaxed);
-            PEAK.store(before, Ordering::Relaxed);
-            let start = cpu_time();
-            let plan = plan(&inventory, &request, &policy, now);
-            let took = cpu_time() - start;
-            fastest = fastest.min(took);
-            let peak = (PEAK.load(Ordering::Relaxed) - before) as u64 / COUNT;
-            println!("{share}: {took:?}, {} victims, peak {peak} bytes each", plan.victims.len());
-            assert!(peak <= 250, "{share}: {peak} bytes each");
+    let mut slowest = Duration::ZERO;
+    let without_fair_share = OrderKey::DEFAULT.into_iter().filter(|key| *key != OrderKey::FairShare);
+    for (name, order) in
+        [("default", OrderKey::DEFAULT.to_vec()), ("less fair-share", without_fair_share.collect())]
+    {
+        let policy = policy(order);
+        for (share, divisor) in [("1 %", 100), ("half", 2), ("all", 1)] {
+            let need = Need { bytes: Bytes(inventory.allocated().0 / divisor), inodes: 0 };
+            let request = Request { need, trigger: Trigger::Pressure(Level::Hard) };
+            let (took, peak, victims) = measure(&inventory, &request, &policy, now);
+            println!("{name}, {share}: {took:?}, {victims} victims, {peak} bytes each");
+            assert!(peak <= 250, "{name}, {share}: {peak} bytes each");
+            slowest = slowest.max(took);
         }
-        assert!(fastest <= Duration::from_millis(150), "{share}: {fastest:?}");
     }
+    assert!(slowest <= Duration::from_millis(150), "{slowest:?}");
+}
+
+/// The fastest of five: processor time, bytes at the peak for each checkpoint, victims.
+fn measure(
+    inventory: &Inventory,
+    request: &Request,
+    policy: &Policy,
+    now: Timestamp,
+) -> (Duration, u64, usize) {
+    let runs = (0..5).map(|_| {
+        let before = HELD.load(Ordering::Relaxed);
+        PEAK.store(before, Ordering::Relaxed);
+        let start = cpu_time();
+        let plan = plan(inventory, request, policy, now);
+        let took = cpu_time() - start;
+        (took, (PEAK.load(Ordering::Relaxed) - before) as u64 / COUNT, plan.victims.len())
+    });
+    runs.min().expect("five runs")
 }

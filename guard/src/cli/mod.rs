@@ -103,6 +103,12 @@ impl Misconfigured {
 
 /// How to print.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+//! One file per command.
+
+pub mod simulate;
+
+/// How a command prints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Output {
     /// For people.
     #[default]
@@ -168,4 +174,7 @@ pub fn main() -> ExitCode {
         eprintln!("checkpoint-guard: {error:#}");
         if error.is::<Misconfigured>() { ExitCode::from(USAGE) } else { ExitCode::from(FAILED) }
     })
+}
+    /// For programs: stable, documented, `"apiVersion": "checkpoint-guard/v1"`.
+    Json,
 }

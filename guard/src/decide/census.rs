@@ -11,7 +11,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::decide::protection::{self, Protected};
-use crate::model::{Certainty, Checkpoint, Inventory, Kind, Owner, Policy, Protection, States};
+use crate::model::{Certainty, Checkpoint, Inventory, Kind, Need, Owner, Policy, Protection, States};
 
 /// What is never told of a checkpoint that could be restored by itself.
 const NOT_RESTORABLE: States = States::BEING_WRITTEN.union(States::INCOMPLETE).union(States::PRE_CHECKPOINT);
@@ -22,7 +22,7 @@ bitflags::bitflags! {
     pub struct Follows: u8 {
         /// There is a newer complete one of the same container (or pod, for pod checkpoints).
         const SUPERSEDED = 1;
-        /// It is among the newest `keep-last` complete ones of its container (or pod).
+        /// It is among the newest `keep-last` complete ones of its container (or pod), which is not known to be gone.
         const LAST = 1 << 1;
         /// It is younger than `min-age`.
         const YOUNG = 1 << 2;
@@ -38,6 +38,26 @@ pub struct Census<'a> {
     now: Timestamp,
     parties: Vec<Party<'a>>,
     facts: Vec<Facts>,
+    extremes: Extremes,
+}
+
+/// The bounds of what a whole inventory holds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Extremes {
+    /// The smallest [`Census::instant`], at most now.
+    pub(crate) oldest: i64,
+    /// The most bytes that one frees, and the most inodes.
+    pub(crate) most_gain: Need,
+    /// What all free together.
+    pub(crate) total: Need,
+}
+
+impl Extremes {
+    fn note(&mut self, instant: i64, gain: Need) {
+        self.oldest = self.oldest.min(instant);
+        self.most_gain = self.most_gain.max(gain);
+        self.total = self.total.plus(gain);
+    }
 }
 
 /// Those whose checkpoints are told apart by nothing but time: one container's archives, one pod's checkpoints; or
@@ -75,11 +95,13 @@ impl<'a> Census<'a> {
         let mut registry = Registry::default();
         let min_age = i64::try_from(policy.eviction.min_age.as_nanos()).unwrap_or(i64::MAX);
         let present = nanoseconds(now);
+        let mut extremes = Extremes { oldest: present, ..Extremes::default() };
         let facts = inventory.checkpoints.iter().map(|checkpoint| {
             let instant = nanoseconds(checkpoint.instant(now));
             // One whose every witness lies in the future is not young: it would stay so until then.
             let is_young = instant <= present && present.saturating_sub(instant) < min_age;
             let party = registry.party_of(checkpoint, policy);
+            extremes.note(instant, checkpoint.gain());
             Facts {
                 instant,
                 party,
@@ -89,7 +111,7 @@ impl<'a> Census<'a> {
             }
         });
         let facts = facts.collect();
-        let mut census = Census { inventory, now, parties: registry.parties, facts };
+        let mut census = Census { inventory, now, parties: registry.parties, facts, extremes };
         census.find_newest(policy.eviction.keep_last as usize);
         census.find_superseded(&registry.certain);
         census
@@ -98,6 +120,11 @@ impl<'a> Census<'a> {
     /// What follows of the checkpoint at `index`.
     pub fn follows(&self, index: u32) -> Follows {
         self.facts[index as usize].follows
+    }
+
+    /// The bounds of what the inventory holds.
+    pub(crate) fn extremes(&self) -> Extremes {
+        self.extremes
     }
 
     /// What was observed of it.
@@ -168,7 +195,12 @@ impl<'a> Census<'a> {
             self.parties[party].newest = Some(newest);
             self.facts[newest as usize].follows |= Follows::NEWEST;
             for last in &members[..count.min(keep_last)] {
-                self.facts[*last as usize].follows |= Follows::LAST;
+                let facts = &mut self.facts[*last as usize];
+                // A pod that is gone makes no newer ones: kept for that reason, its last would stay for ever, and pods
+                // that come and go (CI jobs) fill the disk with them. `orphan` in the order decides instead.
+                if !facts.states.contains(States::ORPHAN) {
+                    facts.follows |= Follows::LAST;
+                }
             }
         }
     }
@@ -361,6 +393,11 @@ mod tests {
             &["", "", "", "last", "superseded last", "superseded", "superseded"],
         );
         check(vec![archive("a/p/c", 10, 1)], 0, &[""]);
+    }
+
+    #[test]
+    fn a_container_that_is_gone_has_no_last_one_to_keep() {
+        check(vec![archive("a/p/c", 10, 1).with(States::ORPHAN), archive("a/q/c", 10, 1)], 1, &["", "last"]);
     }
 
     #[test]

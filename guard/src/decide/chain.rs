@@ -5,27 +5,6 @@ use std::collections::HashMap;
 use crate::decide::census::Census;
 use crate::model::{Inventory, Policy, States};
 
-/// What is taken or left as one: a checkpoint, or a chain of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Unit {
-    /// The checkpoint; of a chain the member that stands for it.
-    pub(crate) index: u32,
-    /// `u32::MAX` for a checkpoint by itself: a million `Option`s would cost four megabytes more.
-    chain: u32,
-}
-
-impl Unit {
-    /// A checkpoint by itself.
-    pub(crate) fn single(index: u32) -> Unit {
-        Unit { index, chain: u32::MAX }
-    }
-
-    /// A chain, for which its member `index` stands.
-    pub(crate) fn chain(chain: u32, index: u32) -> Unit {
-        Unit { index, chain }
-    }
-}
-
 /// The chains of an inventory.
 #[derive(Debug, Default)]
 pub(crate) struct Chains {
@@ -81,12 +60,17 @@ impl Chains {
         &self.members[chain as usize]
     }
 
-    /// The checkpoints that `unit` is made of, in the order of deletion.
-    pub(crate) fn members_of<'c>(&'c self, unit: &'c Unit) -> &'c [u32] {
-        match unit.chain {
-            u32::MAX => std::slice::from_ref(&unit.index),
-            chain => self.members(chain),
+    /// The checkpoints that go or stay with the one at `index`, itself among them, in the order of deletion.
+    pub(crate) fn with<'c>(&'c self, index: &'c u32) -> &'c [u32] {
+        match self.of(*index) {
+            None => std::slice::from_ref(index),
+            Some(chain) => self.members(chain),
         }
+    }
+
+    /// Whether there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.members.is_empty()
     }
 
     /// Every chain.

@@ -149,6 +149,7 @@ fn is_last(inventory: &Inventory, index: u32, keep_last: u32) -> bool {
             && when(other) > when(this)
     });
     is_sure(this)
+        && !this.states.contains(States::ORPHAN)
         && this.identity.owner.container.is_some()
         && !this.states.intersects(unfinished)
         && newer.count() < keep_last as usize

@@ -50,7 +50,7 @@ fn ranked_candidates(ranking: &mut Ranking<'_>, rules: &Rules<'_>, need: Need) -
         let inventory = ranking.inventory;
         share::settle(ranking, inventory, &candidates);
         for candidate in &mut candidates {
-            *candidate = ranking.with_key(*candidate);
+            *candidate = ranking.with_share(*candidate);
         }
         candidates.sort_unstable_by(|a, b| ranking.compare(a, b));
     }

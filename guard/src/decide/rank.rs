@@ -8,18 +8,17 @@ use std::cmp::Ordering;
 use std::time::Duration;
 
 use crate::decide::census::{Census, Follows};
-use crate::decide::chain::{Chains, Unit};
+use crate::decide::chain::Chains;
 use crate::decide::loss;
 use crate::model::{Inventory, Need, OrderKey, Signal, States};
 
-/// What is taken or left as one: a checkpoint, or a chain of them.
+/// What is taken or left as one: a checkpoint, or a chain of them. Twenty-four bytes, since there may be a million.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate {
-    /// The leading keys, packed.
-    packed: u128,
-    instant: i64,
-    /// Of a chain, the member that goes last stands for it.
-    pub(crate) unit: Unit,
+    /// The leading keys, packed: high half, low half. One `u128` would be aligned to sixteen bytes.
+    packed: [u64; 2],
+    /// The checkpoint; of a chain the member that goes last stands for it.
+    pub(crate) index: u32,
 }
 
 /// Everything the keys are computed from.
@@ -32,6 +31,10 @@ pub(crate) struct Ranking<'a> {
     pub(crate) scarce: Signal,
     age_bucket: u64,
     now: i128,
+    /// The largest of what [`Ranking::value`] is computed from.
+    most_buckets: u64,
+    most_gain: u64,
+    total: u64,
     /// How many keys of `order` are packed.
     packed: usize,
     /// By checkpoint: how much its namespace holds when its turn comes. Empty until [`crate::decide::share`] ran.
@@ -59,9 +62,16 @@ impl<'a> Ranking<'a> {
             scarce,
             age_bucket,
             now: now.as_nanosecond(),
+            most_buckets: 0,
+            most_gain: 0,
+            total: 0,
             packed: 0,
             held: Vec::new(),
         };
+        let extremes = census.extremes();
+        ranking.most_buckets = ranking.buckets(extremes.oldest);
+        ranking.most_gain = ranking.scarce_of(extremes.most_gain);
+        ranking.total = ranking.scarce_of(extremes.total);
         ranking.pack_as_many_as_fit();
         ranking
     }
@@ -75,34 +85,41 @@ impl<'a> Ranking<'a> {
         self.packed = fits.count();
     }
 
-    /// The checkpoint at `index` by itself.
+    /// The checkpoint at `index`, or of a chain that member of it.
     pub(crate) fn candidate(&self, index: u32) -> Candidate {
-        self.unit_candidate(Unit::single(index))
+        self.with_key(Candidate { packed: [0; 2], index })
     }
 
     /// The whole chain, as valuable as its most valuable member.
     pub(crate) fn chain_candidate(&self, chain: u32) -> Candidate {
-        let members = self.chains.members(chain).iter();
-        let candidates = members.map(|index| self.unit_candidate(Unit::chain(chain, *index)));
-        candidates.max_by(|a, b| self.compare(a, b)).expect("a chain has at least two members")
+        let members = self.chains.members(chain).iter().map(|index| self.candidate(*index));
+        members.max_by(|a, b| self.compare(a, b)).expect("a chain has at least two members")
     }
 
-    fn unit_candidate(&self, unit: Unit) -> Candidate {
-        self.with_key(Candidate { packed: 0, instant: self.census.instant(unit.index), unit })
-    }
-
-    /// `candidate` with its keys computed anew.
-    pub(crate) fn with_key(&self, candidate: Candidate) -> Candidate {
+    fn with_key(&self, candidate: Candidate) -> Candidate {
         let packed = self.order[..self.packed].iter().fold(0u128, |packed, key| {
             // A single key of 64 bits never overflows; that the sum of all fits has been seen to.
             packed << self.width(*key) | u128::from(self.value(*key, &candidate))
         });
-        Candidate { packed, ..candidate }
+        Candidate { packed: [(packed >> 64) as u64, packed as u64], ..candidate }
+    }
+
+    /// `candidate` with its share, which is the only value that was not known when its keys were computed. To compute
+    /// them all anew would walk the large records in the order of candidates, a cache miss each.
+    pub(crate) fn with_share(&self, candidate: Candidate) -> Candidate {
+        let keys = &self.order[..self.packed];
+        let Some(place) = keys.iter().position(|key| *key == OrderKey::FairShare) else {
+            return candidate;
+        };
+        let after: u32 = keys[place + 1..].iter().map(|key| self.width(*key)).sum();
+        let share = u128::from(self.value(OrderKey::FairShare, &candidate)) << after;
+        let [high, low] = candidate.packed;
+        Candidate { packed: [high | (share >> 64) as u64, low | share as u64], ..candidate }
     }
 
     /// The checkpoints that `candidate` stands for, in the order of deletion.
     pub(crate) fn members<'c>(&'c self, candidate: &'c Candidate) -> &'c [u32] {
-        self.chains.members_of(&candidate.unit)
+        self.chains.with(&candidate.index)
     }
 
     /// What deleting `candidate` frees.
@@ -127,8 +144,7 @@ impl<'a> Ranking<'a> {
             .then_with(|| {
                 self.by_keys(&self.order[self.packed..], a, b).map_or(Ordering::Equal, |(_, by)| by)
             })
-            .then(a.instant.cmp(&b.instant))
-            .then_with(|| self.census.by_time(a.unit.index, b.unit.index))
+            .then_with(|| self.census.by_time(a.index, b.index))
     }
 
     /// The first of `keys` that tells the two apart.
@@ -144,21 +160,21 @@ impl<'a> Ranking<'a> {
 
     /// Smaller goes first.
     fn value(&self, key: OrderKey, candidate: &Candidate) -> u64 {
-        let states = || self.census.states(candidate.unit.index);
-        let follows = || self.census.follows(candidate.unit.index);
+        let states = || self.census.states(candidate.index);
+        let follows = || self.census.follows(candidate.index);
         match key {
             OrderKey::Incomplete => (!states().contains(States::INCOMPLETE)).into(),
-            OrderKey::LeastProtected => self.census.protection(candidate.unit.index).get().into(),
+            OrderKey::LeastProtected => self.census.protection(candidate.index).get().into(),
             OrderKey::Orphan => (!states().contains(States::ORPHAN)).into(),
             OrderKey::Superseded => (!follows().contains(Follows::SUPERSEDED)).into(),
-            OrderKey::Oldest => self.youth(candidate.instant),
-            OrderKey::Largest => u64::MAX - self.scarce_of(self.gain(candidate)),
+            OrderKey::Oldest => self.most_buckets - self.buckets(self.census.instant(candidate.index)),
+            OrderKey::Largest => self.most(key) - self.scarce_of(self.gain(candidate)),
             OrderKey::SmallestLoss => {
                 let loss = self.members(candidate).iter().map(|index| self.loss(*index)).sum();
                 loss::per_unit(loss, self.scarce_of(self.gain(candidate)))
             }
             OrderKey::FairShare => {
-                self.held.get(candidate.unit.index as usize).map_or(0, |held| u64::MAX - held)
+                self.held.get(candidate.index as usize).map_or(0, |held| self.total - held)
             }
         }
     }
@@ -176,25 +192,30 @@ impl<'a> Ranking<'a> {
         )
     }
 
-    /// Smaller is older, by age bucket.
-    fn youth(&self, instant: i64) -> u64 {
-        let buckets = self.age(instant).checked_div(self.age_bucket).unwrap_or(self.age(instant));
-        let most = if self.width(OrderKey::Oldest) == 40 { (1 << 40) - 1 } else { u64::MAX };
-        most - buckets
+    /// How many age buckets old.
+    fn buckets(&self, instant: i64) -> u64 {
+        let age = self.age(instant);
+        age.checked_div(self.age_bucket).unwrap_or(age)
     }
 
     fn age(&self, instant: i64) -> u64 {
         u64::try_from((self.now - i128::from(instant)).max(0)).unwrap_or(u64::MAX)
     }
 
-    /// How many bits hold every value of `key`.
-    fn width(&self, key: OrderKey) -> u32 {
+    /// The largest value of `key` here. Few bits hold it: that is how the usual orders fit into 128.
+    fn most(&self, key: OrderKey) -> u64 {
         match key {
             OrderKey::Incomplete | OrderKey::Orphan | OrderKey::Superseded => 1,
-            OrderKey::LeastProtected => 7,
-            // 2^64 ns in buckets of a second and more are fewer than 2^35.
-            OrderKey::Oldest if self.age_bucket >= 1_000_000_000 => 40,
-            OrderKey::Oldest | OrderKey::Largest | OrderKey::SmallestLoss | OrderKey::FairShare => 64,
+            OrderKey::LeastProtected => 100,
+            OrderKey::Oldest => self.most_buckets,
+            // A chain may hold as much as all.
+            OrderKey::Largest if self.chains.is_empty() => self.most_gain,
+            OrderKey::Largest | OrderKey::FairShare => self.total,
+            OrderKey::SmallestLoss => u64::MAX,
         }
+    }
+
+    fn width(&self, key: OrderKey) -> u32 {
+        u64::BITS - self.most(key).leading_zeros()
     }
 }

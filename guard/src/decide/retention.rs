@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::decide::census::Census;
-use crate::decide::chain::{Chains, Unit};
+use crate::decide::chain::Chains;
 use crate::decide::limits::{self, Ruled, ScopeLimits};
 use crate::decide::rules::Rules;
 use crate::model::{
@@ -43,9 +43,9 @@ struct Retention<'a> {
     sources: Vec<Arc<str>>,
     /// By checkpoint: why it stays whatever the limits say.
     stays: Vec<Option<SpareReason>>,
-    /// All that count and have not been let go.
-    kept: Vec<Unit>,
-    gone: Vec<(Unit, Limit, usize)>,
+    /// All that count and have not been let go, oldest first; of a chain the newest member stands for all of it.
+    kept: Vec<u32>,
+    gone: Vec<(u32, Limit, usize)>,
 }
 
 impl<'a> Retention<'a> {
@@ -66,26 +66,26 @@ impl<'a> Retention<'a> {
             })
             .collect();
         let counts = |index: &u32| !unsettled[census.party_index(*index)] && chains.of(*index).is_none();
-        let mut kept: Vec<_> = indices.filter(counts).map(Unit::single).collect();
+        let mut kept: Vec<_> = indices.filter(counts).collect();
         // The newest of a chain stands for it: a chain is as old as its newest member.
-        let chain_units = chains.all().map(|chain| Unit::chain(chain, chains.members(chain)[0]));
-        kept.extend(chain_units.filter(|unit| !unsettled[census.party_index(unit.index)]));
-        kept.sort_unstable_by(|a, b| census.by_time(a.index, b.index));
+        let chain_units = chains.all().map(|chain| chains.members(chain)[0]);
+        kept.extend(chain_units.filter(|unit| !unsettled[census.party_index(*unit)]));
+        kept.sort_unstable_by(|a, b| census.by_time(*a, *b));
         let sources = policy.retention.iter().map(|rule| rule.source.as_str().into()).collect();
         Retention { inventory, policy, census, chains, sources, stays, kept, gone: Vec::new() }
     }
 
-    fn may_go(&self, unit: &Unit) -> bool {
-        self.stays[unit.index as usize].is_none()
+    fn may_go(&self, unit: &u32) -> bool {
+        self.stays[*unit as usize].is_none()
     }
 
-    fn size(&self, unit: &Unit) -> Bytes {
-        let members = self.chains.members_of(unit).iter();
+    fn size(&self, unit: &u32) -> Bytes {
+        let members = self.chains.with(unit).iter();
         members.map(|index| self.inventory.checkpoints[*index as usize].allocated).sum()
     }
 
-    fn has(&self, unit: &Unit, states: States) -> bool {
-        self.inventory.checkpoints[unit.index as usize].states.contains(states)
+    fn has(&self, unit: &u32, states: States) -> bool {
+        self.inventory.checkpoints[*unit as usize].states.contains(states)
     }
 
     /// Lets go what breaks a limit whatever else there is.
@@ -94,7 +94,7 @@ impl<'a> Retention<'a> {
         let per_party: Vec<Own> = self.census.parties().iter().map(|party| Own::of(rules, party)).collect();
         let kept = std::mem::take(&mut self.kept);
         for unit in kept {
-            let own = &per_party[self.census.party_index(unit.index)];
+            let own = &per_party[self.census.party_index(unit)];
             match self.broken(&unit, own).filter(|_| self.may_go(&unit)) {
                 Some((limit, rule)) => self.gone.push((unit, limit, rule)),
                 None => self.kept.push(unit),
@@ -102,9 +102,9 @@ impl<'a> Retention<'a> {
         }
     }
 
-    fn broken(&self, unit: &Unit, own: &Own) -> Ruled<Limit> {
+    fn broken(&self, unit: &u32, own: &Own) -> Ruled<Limit> {
         let orphan = own.retain_orphans.filter(|(retain, _)| !retain && self.has(unit, States::ORPHAN));
-        let age = own.max_age.filter(|(max, _)| self.census.age(unit.index) > *max);
+        let age = own.max_age.filter(|(max, _)| self.census.age(*unit) > *max);
         let size = own.max_size.filter(|(max, _)| self.size(unit) > *max);
         orphan
             .map(|(_, rule)| (Limit::Orphan, rule))
@@ -115,32 +115,32 @@ impl<'a> Retention<'a> {
     /// Trims what each container, pod or namespace holds to its limits.
     fn let_go_together(&mut self, scope: Scope) {
         let (limits, by_party) = self.scopes(scope);
-        let mut members: Vec<Vec<Unit>> = vec![Vec::new(); limits.len()];
+        let mut members: Vec<Vec<u32>> = vec![Vec::new(); limits.len()];
         for unit in &self.kept {
-            if let Some(id) = by_party[self.census.party_index(unit.index)] {
+            if let Some(id) = by_party[self.census.party_index(*unit)] {
                 members[id].push(*unit);
             }
         }
         let mut gone = HashSet::new();
         for (mut members, limits) in members.into_iter().zip(limits) {
             if let Some((max, rule)) = limits.max_count {
-                let count = |unit: &Unit| self.chains.members_of(unit).len() as u64;
+                let count = |unit: &u32| self.chains.with(unit).len() as u64;
                 let found = members.iter().map(count).sum::<u64>() as u32;
                 for unit in self.trim(&mut members, max.into(), count) {
-                    gone.insert(unit.index);
+                    gone.insert(unit);
                     self.gone.push((unit, Limit::Count { scope, found, max }, rule));
                 }
             }
             if let Some((max, rule)) = limits.max_total_size {
-                let size = |unit: &Unit| self.size(unit).0;
+                let size = |unit: &u32| self.size(unit).0;
                 let found = members.iter().map(|unit| self.size(unit)).sum();
                 for unit in self.trim(&mut members, max.0, size) {
-                    gone.insert(unit.index);
+                    gone.insert(unit);
                     self.gone.push((unit, Limit::TotalSize { scope, found, max }, rule));
                 }
             }
         }
-        self.kept.retain(|unit| !gone.contains(&unit.index));
+        self.kept.retain(|unit| !gone.contains(unit));
     }
 
     /// The limits of every scope that has any, and to which of them each party belongs.
@@ -163,8 +163,8 @@ impl<'a> Retention<'a> {
 
     /// Takes units out of `members` (oldest first) until what `measure` says of them is at most `max`, as far as they
     /// may go: incomplete ones first, then the oldest; of those taken, the ones that need not have been stay after all.
-    fn trim(&self, members: &mut Vec<Unit>, max: u64, measure: impl Fn(&Unit) -> u64) -> Vec<Unit> {
-        let is_certain = |unit: &Unit| self.census.party(unit.index).is_certain;
+    fn trim(&self, members: &mut Vec<u32>, max: u64, measure: impl Fn(&u32) -> u64) -> Vec<u32> {
+        let is_certain = |unit: &u32| self.census.party(*unit).is_certain;
         let mut gone = Vec::new();
         let mut total = 0u64;
         // The certain ones among themselves first, so that doubtful ones cannot push any of them out.
@@ -190,14 +190,14 @@ impl<'a> Retention<'a> {
                 }
             }
         }
-        let indices: HashSet<_> = gone.iter().map(|unit| unit.index).collect();
-        members.retain(|unit| !indices.contains(&unit.index));
+        let indices: HashSet<u32> = gone.iter().copied().collect();
+        members.retain(|unit| !indices.contains(unit));
         gone
     }
 
     fn write_down(mut self) -> Plan {
         let census = self.census;
-        self.gone.sort_unstable_by(|(a, ..), (b, ..)| census.by_time(a.index, b.index));
+        self.gone.sort_unstable_by(|(a, ..), (b, ..)| census.by_time(*a, *b));
         let mut is_gone = vec![false; self.inventory.checkpoints.len()];
         let mut victims = Vec::new();
         let mut frees = Need::default();
@@ -207,7 +207,7 @@ impl<'a> Retention<'a> {
                 Limit::Orphan => Trigger::Orphan,
                 _ => Trigger::Retention(rule.clone()),
             };
-            for index in self.chains.members_of(unit) {
+            for index in self.chains.with(unit) {
                 let checkpoint = &self.inventory.checkpoints[*index as usize];
                 let reason = DeleteReason::Retention {
                     limit: *limit,

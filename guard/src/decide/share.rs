@@ -6,13 +6,18 @@ use crate::decide::census::Census;
 use crate::decide::rank::{Candidate, Ranking};
 use crate::model::{Inventory, Need, OrderKey};
 
-/// Whose holdings are counted together: a namespace, or (`None`) all whose owner is in doubt. Those pay as one, so
-/// that nobody pays for a checkpoint that may not be theirs.
-type Holder<'a> = Option<&'a str>;
-
-fn holder<'a>(census: &Census<'a>, index: u32) -> Holder<'a> {
-    let party = census.party(index);
-    party.owner.namespace.as_deref().filter(|_| party.is_certain)
+/// By party, whose holdings its checkpoints count among: its namespace's, or, for all whose owner is in doubt, those
+/// of one holder together. So nobody pays for a checkpoint that may not be theirs.
+fn holders(census: &Census<'_>) -> Vec<usize> {
+    let mut ids: HashMap<Option<&str>, usize> = HashMap::new();
+    let parties = census.parties().iter();
+    parties
+        .map(|party| {
+            let next = ids.len();
+            let namespace = party.owner.namespace.as_deref().filter(|_| party.is_certain);
+            *ids.entry(namespace).or_insert(next)
+        })
+        .collect()
 }
 
 #[derive(Clone, Copy, Default)]
@@ -29,20 +34,24 @@ struct Holding {
 /// `candidates` come sorted by those.
 pub(crate) fn settle(ranking: &mut Ranking<'_>, inventory: &Inventory, candidates: &[Candidate]) {
     let census = ranking.census;
-    let mut holdings: HashMap<Holder<'_>, Holding> = HashMap::new();
-    for (checkpoint, index) in inventory.checkpoints.iter().zip(0u32..) {
-        let holding = holdings.entry(holder(census, index)).or_default();
-        let amount = ranking.scarce_of(checkpoint.gain());
-        holding.amount = holding.amount.saturating_add(amount);
+    let holders = holders(census);
+    let holder = |index: u32| holders[census.party_index(index)];
+    let mut holdings = vec![Holding::default(); holders.iter().max().map_or(0, |most| most + 1)];
+    // What each frees, until its turn comes and what its namespace holds is written over it.
+    let mut held: Vec<u64> =
+        inventory.checkpoints.iter().map(|checkpoint| ranking.scarce_of(checkpoint.gain())).collect();
+    for (gain, index) in held.iter().zip(0u32..) {
+        let holding = &mut holdings[holder(index)];
+        holding.amount = holding.amount.saturating_add(*gain);
         holding.count += 1;
     }
-    let mut held = vec![0; inventory.checkpoints.len()];
     for candidate in candidates {
-        let (count, gain) = (ranking.members(candidate).len() as u64, ranking.gain(candidate));
-        let holding = holdings.entry(holder(census, candidate.unit.index)).or_default();
+        let members = ranking.members(candidate);
+        let (count, gain) = (members.len() as u64, members.iter().map(|index| held[*index as usize]).sum());
+        let holding = &mut holdings[holder(candidate.index)];
         let is_all_that_is_left = holding.count <= count;
-        held[candidate.unit.index as usize] = if is_all_that_is_left { 0 } else { holding.amount };
-        holding.amount = holding.amount.saturating_sub(ranking.scarce_of(gain));
+        held[candidate.index as usize] = if is_all_that_is_left { 0 } else { holding.amount };
+        holding.amount = holding.amount.saturating_sub(gain);
         holding.count -= count.min(holding.count);
     }
     ranking.held = held;

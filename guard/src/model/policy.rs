@@ -123,6 +123,17 @@ impl OrderKey {
         OrderKey::FairShare,
     ];
 
+    /// The order when none is configured. `docs/DECISIONS.md` has the measurements behind `fair-share` in it.
+    pub const DEFAULT: [OrderKey; 7] = [
+        OrderKey::Incomplete,
+        OrderKey::LeastProtected,
+        OrderKey::Orphan,
+        OrderKey::Superseded,
+        OrderKey::FairShare,
+        OrderKey::Oldest,
+        OrderKey::Largest,
+    ];
+
     /// The word for it in configuration and records.
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -41,7 +41,7 @@ pub fn sample_policy() -> Policy {
             transition_period: Duration::from_secs(60),
         },
         eviction: EvictionPolicy {
-            order: default_order(),
+            order: OrderKey::DEFAULT.to_vec(),
             age_bucket: Duration::from_secs(3600),
             min_age: Duration::from_secs(120),
             keep_last: 1,
@@ -53,9 +53,4 @@ pub fn sample_policy() -> Policy {
         },
         retention: Vec::new(),
     }
-}
-
-/// The default of `eviction.order`.
-pub fn default_order() -> Vec<OrderKey> {
-    OrderKey::ALL[..6].to_vec()
 }

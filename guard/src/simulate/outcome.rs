@@ -22,7 +22,7 @@ pub struct Outcome {
     pub deleted_bytes: u64,
     /// The fewest bytes that anybody had to delete to stay above the first threshold all the time.
     pub needed_bytes: u64,
-    /// Namespaces that lost the last checkpoint they had, at some time.
+    /// Namespaces that lost the last checkpoint they had, one of a pod that still was there, at some time.
     pub starved: u64,
     /// Plans carried out.
     pub reclaims: u64,
