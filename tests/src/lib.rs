@@ -1,6 +1,8 @@
 //! What the tests on real kernels and filesystems share.
 
 pub mod archives;
+pub mod daemon;
+pub mod exposition;
 pub mod http;
 pub mod loopfs;
 pub mod sampler;
