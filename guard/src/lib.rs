@@ -4,8 +4,11 @@
 //! all of them speak in. docs/ARCHITECTURE.md tells what each room must not know.
 
 pub mod act;
+pub mod agent;
+pub mod cli;
 pub mod config;
 pub mod decide;
 pub mod model;
 pub mod observe;
 pub mod report;
+pub mod simulate;

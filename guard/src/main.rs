@@ -1,2 +1,7 @@
-//! The command `checkpoint-guard`.
-fn main() {}
+//! The command `checkpoint-guard`. Arguments, wiring, exit codes; everything else is in the library.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    guard::cli::main()
+}

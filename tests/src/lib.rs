@@ -1,9 +1,12 @@
 //! What the tests on real kernels and filesystems share.
 
 pub mod archives;
+pub mod checkpoints;
 pub mod daemon;
 pub mod exposition;
 pub mod http;
 pub mod loopfs;
 pub mod sampler;
 pub mod storm;
+pub mod watching;
+pub mod ways;

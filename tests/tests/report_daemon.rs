@@ -1,7 +1,5 @@
 //! The metrics of a real guard under a storm: all of them move, and they agree with the audit log and the disk.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Stdio};

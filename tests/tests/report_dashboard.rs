@@ -1,8 +1,6 @@
 //! deploy/grafana: every query is valid, about metrics that exist, and answered by a real Prometheus that scrapes a real
 //! guard under a storm.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,5 @@
 //! The rules in deploy/prometheus: right, complete, and about metrics that exist.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;

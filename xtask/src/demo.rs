@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::step;
+use crate::command;
 
 /// Shows the guard keeping a small disk of its own above the thresholds while checkpoints arrive at full speed.
 #[derive(Debug, clap::Args)]
@@ -19,11 +19,11 @@ pub(crate) struct Options {
 
 /// Sets up, builds in release mode, and becomes the demo: signals and exit code are the demo's own.
 pub(crate) fn run(options: Options, root: &Path) -> Result<()> {
-    step::xtask("setup", root)?;
-    step::xtask("build-ebpf", root)?;
+    command::xtask("setup", root)?;
+    command::xtask("build-ebpf", root)?;
     let build = ["build", "--release", "--quiet", "--package", "guard", "--package", "tests", "--bins"];
-    step::run(Command::new("cargo").args(build).current_dir(root))?;
-    let demo = step::target_directory()?.join("release/demo");
+    command::run(Command::new("cargo").args(build).current_dir(root))?;
+    let demo = command::target_directory()?.join("release/demo");
     let error = Command::new(&demo).args(options.arguments).exec();
     Err(error).with_context(|| format!("cannot start {}", demo.display()))
 }

@@ -1,2 +1,37 @@
-//! Builds, tests, shows and measures checkpoint-guard.
-fn main() {}
+//! Builds, tests, shows and measures checkpoint-guard. One file per task; this one only dispatches.
+
+use std::path::Path;
+
+use clap::Parser;
+
+mod build_ebpf;
+mod command;
+mod demo;
+mod ebpf_artifact;
+mod setup;
+mod tally;
+mod test;
+
+/// Builds, tests, shows and measures checkpoint-guard.
+#[derive(Parser)]
+#[command(name = "cargo xtask")]
+enum Task {
+    /// Builds the eBPF object that the guard embeds.
+    BuildEbpf(build_ebpf::Options),
+    /// Installs what building and testing need, as far as it is missing.
+    Setup(setup::Options),
+    /// Shows the guard keeping a small disk from filling up.
+    Demo(demo::Options),
+    /// Runs all tests, formatting and lints: what CI runs.
+    Test(test::Options),
+}
+
+fn main() -> anyhow::Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
+    match Task::parse() {
+        Task::BuildEbpf(options) => build_ebpf::run(options, root),
+        Task::Setup(options) => setup::run(options, root),
+        Task::Demo(options) => demo::run(options, root),
+        Task::Test(options) => test::run(options, root),
+    }
+}

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use crate::step;
+use crate::command;
 use crate::tally::{Tally, run_tests};
 
 /// Formatting, lints, unit tests, tests on this kernel and its filesystems, documentation tests.
@@ -26,16 +26,16 @@ pub(crate) struct Options {
 /// Runs every step, also after one has failed, and ends with the sum.
 pub(crate) fn run(options: Options, root: &Path) -> Result<()> {
     let mut report = Report::default();
-    step::xtask("setup", root)?;
-    step::xtask("build-ebpf", root)?;
+    command::xtask("setup", root)?;
+    command::xtask("build-ebpf", root)?;
     if options.filter.is_none() {
-        report.step("fmt", || step::run(&mut cargo(root, &["fmt", "--all", "--check"])));
+        report.step("fmt", || command::run(&mut cargo(root, &["fmt", "--all", "--check"])));
         let clippy = ["clippy", "--workspace", "--all-targets", "--quiet", "--", "--deny", "warnings"];
-        report.step("clippy", || step::run(&mut cargo(root, &clippy)));
+        report.step("clippy", || command::run(&mut cargo(root, &clippy)));
     }
     // The tests of the real binary start it from the target directory.
     let build = ["build", "--workspace", "--bins", "--quiet"];
-    report.step("build", || step::run(&mut cargo(root, &build)));
+    report.step("build", || command::run(&mut cargo(root, &build)));
     let harness = harness_arguments(&options);
     report.tests("unit tests", cargo(root, &["test", "--workspace", "--lib", "--bins"]), &harness);
     // One at a time: they share the machine's mounts, CPU time and kernel hooks, and measure.

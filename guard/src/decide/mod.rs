@@ -1,1 +1,29 @@
 //! Decisions: pure functions of values and `now`. No I/O, no clock, no async, no eBPF, no Kubernetes.
+//!
+//! [`Pressure`] turns observations into a level and a need; [`plan`](fn@plan) turns a need into victims, and
+//! [`retention`](fn@retention) the rules of a policy; [`Forecast`] says how long there is. Each reads top down as the policy it is.
+
+pub mod census;
+#[cfg(test)]
+mod fixture;
+pub mod forecast;
+#[cfg(test)]
+mod laws;
+pub mod loss;
+pub mod pressure;
+pub mod protection;
+pub mod threshold;
+
+mod chain;
+mod limits;
+mod plan;
+mod rank;
+mod retention;
+mod rules;
+mod share;
+
+pub use census::Census;
+pub use forecast::Forecast;
+pub use plan::{Request, plan};
+pub use pressure::{Pressure, Transition};
+pub use retention::retention;

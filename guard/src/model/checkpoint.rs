@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::model::{Bytes, Identity};
+use crate::model::{Bytes, Identity, Need};
 
 /// A file as the kernel knows it. Inode numbers are reused; size and mtime go with it where that matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -39,7 +39,7 @@ bitflags::bitflags! {
     /// What was *observed* of a checkpoint. What follows from these, from the others and from the policy
     /// (superseded, last, young, protected) is decided in `decide`, not stored.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub struct States: u8 {
+    pub struct States: u16 {
         /// A marker `<name>.keep` lies beside it.
         const PINNED = 1;
         /// Somebody has it open.
@@ -56,6 +56,8 @@ bitflags::bitflags! {
         const HAS_PARENT = 1 << 6;
         /// It is a pre-dump that later ones build on (podman's `--pre-checkpoint`).
         const PRE_CHECKPOINT = 1 << 7;
+        /// Deleting it failed lately, or could not be shown to be safe. Cleared by the next scan.
+        const REFUSED = 1 << 8;
     }
 }
 
@@ -87,10 +89,22 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// How old it is at `now`; zero when its time lies in the future (salt#48478: a clock was wrong, and a
-    /// checkpoint dated 2039 must not stay young until then).
+    /// The moment it counts as made, seen from `now`: `created`, unless that lies in the future. A clock was wrong
+    /// then, and its mtime is the next witness; when that lies in the future too, the earlier of the two.
+    ///
+    /// A checkpoint dated 2039 must not be the newest of its container until 2039 (salt#48478).
+    pub fn instant(&self, now: Timestamp) -> Timestamp {
+        if self.created <= now { self.created } else { self.created.min(self.modified) }
+    }
+
+    /// How old it is at `now`, by [`Checkpoint::instant`]; zero when every witness lies in the future.
     pub fn age(&self, now: Timestamp) -> std::time::Duration {
-        now.duration_since(self.created).try_into().unwrap_or_default()
+        now.duration_since(self.instant(now)).try_into().unwrap_or_default()
+    }
+
+    /// What deleting it frees.
+    pub const fn gain(&self) -> Need {
+        Need { bytes: self.allocated, inodes: self.inodes as u64 }
     }
 
     /// Its name as text, invalid UTF-8 replaced.

@@ -27,7 +27,7 @@ pub use policy::{
     ProtectionPolicy, ProtectionRule, RetentionRule, Threshold,
 };
 pub use quantity::{Amount, ParseQuantityError, Percent, Quantity};
-pub use reason::{DeleteReason, SpareReason};
+pub use reason::{DeleteReason, Limit, Ranked, Scope, SpareReason, Standing};
 
 /// Time since an arbitrary fixed point (`CLOCK_MONOTONIC`, as the kernel's `bpf_ktime_get_ns` counts it).
 ///

@@ -55,6 +55,16 @@ impl Need {
         self.bytes.is_zero() && self.inodes == 0
     }
 
+    /// Both amounts together.
+    pub fn plus(&self, other: Need) -> Need {
+        Need { bytes: self.bytes + other.bytes, inodes: self.inodes.saturating_add(other.inodes) }
+    }
+
+    /// The larger of each amount.
+    pub fn max(&self, other: Need) -> Need {
+        Need { bytes: self.bytes.max(other.bytes), inodes: self.inodes.max(other.inodes) }
+    }
+
     /// What is left of this need once `freed` has been freed.
     pub const fn less(&self, freed: Need) -> Need {
         Need {

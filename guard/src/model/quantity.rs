@@ -18,6 +18,12 @@ impl Percent {
         if hundredths <= 10_000 { Some(Percent(hundredths)) } else { None }
     }
 
+    /// Both shares together, at most the whole.
+    pub const fn saturating_add(self, other: Percent) -> Percent {
+        let sum = self.0 + other.0;
+        if sum <= 10_000 { Percent(sum) } else { Percent::ALL }
+    }
+
     /// This share of `total`, rounded down.
     pub const fn of(self, total: u64) -> u64 {
         (total as u128 * self.0 as u128 / 10_000) as u64

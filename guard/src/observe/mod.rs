@@ -1,1 +1,10 @@
 //! Everything that comes in: directories, archives, filesystem statistics, writes, the cluster.
+
+pub mod archive;
+pub mod catalog;
+pub mod filesystem;
+pub mod holders;
+pub mod inotify;
+pub mod lease;
+pub mod probe;
+pub mod scan;

@@ -1,6 +1,8 @@
 //! Everything that goes out: audit log, metrics, Events, HTTP.
 
+pub mod audit;
 pub mod health;
 pub mod http;
 pub mod logging;
 pub mod metrics;
+pub mod record;

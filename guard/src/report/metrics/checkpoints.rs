@@ -1,13 +1,13 @@
 //! What lies in the checkpoint directories, and whose it is.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus::{Gauge, GaugeVec};
 
 use super::families::Families;
 use super::labels::{CERTAINTIES, IDENTITY, NAMESPACE, STATE, STATES};
-use crate::model::{Bytes, Checkpoint, Inventory};
+use crate::model::{Bytes, Inventory};
 
 /// So many namespaces have series of their own; the rest is summed up as [`OTHER`].
 ///
@@ -31,7 +31,7 @@ pub(super) struct CheckpointFamilies {
     foreign: Gauge,
     exposed: Gauge,
     /// The namespaces that have series now: those that vanish from the disk vanish here (case 41, 43).
-    shown: Mutex<BTreeSet<String>>,
+    shown: Mutex<BTreeSet<Arc<str>>>,
 }
 
 impl CheckpointFamilies {
@@ -76,27 +76,13 @@ impl CheckpointFamilies {
         }
     }
 
-    /// Takes over what the scans found; `inventories` are those of all filesystems.
-    pub(super) fn set<'a>(&self, inventories: impl IntoIterator<Item = &'a Inventory>) {
-        let mut by_namespace: BTreeMap<&str, Held> = BTreeMap::new();
-        let mut by_state = [Held::default(); STATES.len()];
-        let mut by_certainty = [0_u64; CERTAINTIES.len()];
-        let mut foreign = 0;
-        for inventory in inventories {
-            foreign += inventory.foreign;
-            for checkpoint in &inventory.checkpoints {
-                let namespace = checkpoint.identity.owner.namespace.as_deref().unwrap_or(UNKNOWN);
-                by_namespace.entry(namespace).or_default().add(checkpoint);
-                for (held, (state, _)) in by_state.iter_mut().zip(STATES) {
-                    if checkpoint.states.contains(state) {
-                        held.add(checkpoint);
-                    }
-                }
-                for (count, certainty) in by_certainty.iter_mut().zip(CERTAINTIES) {
-                    *count += u64::from(checkpoint.identity.certainty == certainty);
-                }
-            }
+    /// Takes over what the scans found on all filesystems.
+    pub(super) fn set<'a>(&self, filesystems: impl IntoIterator<Item = &'a Holdings>) {
+        let mut all = Holdings::default();
+        for holdings in filesystems {
+            all.add(holdings);
         }
+        let Holdings { by_namespace, by_state, by_certainty, foreign } = all;
         self.show_namespaces(bounded(by_namespace));
         for (held, (_, state)) in by_state.iter().zip(STATES) {
             self.states.with_label_values(&[state]).set(held.count as f64);
@@ -112,9 +98,9 @@ impl CheckpointFamilies {
         self.exposed.set(count as f64);
     }
 
-    fn show_namespaces(&self, namespaces: BTreeMap<&str, Held>) {
+    fn show_namespaces(&self, namespaces: BTreeMap<Arc<str>, Held>) {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        for vanished in shown.iter().filter(|name| !namespaces.contains_key(name.as_str())) {
+        for vanished in shown.iter().filter(|name| !namespaces.contains_key(*name)) {
             // Err: there was no such series, which is what is wanted.
             let _ = self.count.remove_label_values(&[vanished]);
             let _ = self.bytes.remove_label_values(&[vanished]);
@@ -123,7 +109,56 @@ impl CheckpointFamilies {
             self.count.with_label_values(&[namespace]).set(held.count as f64);
             self.bytes.with_label_values(&[namespace]).set(held.bytes.0 as f64);
         }
-        *shown = namespaces.into_keys().map(str::to_owned).collect();
+        *shown = namespaces.into_keys().collect();
+    }
+}
+
+/// What lies on one filesystem, summed up.
+#[derive(Clone, Debug, Default)]
+pub struct Holdings {
+    by_namespace: BTreeMap<Arc<str>, Held>,
+    by_state: [Held; STATES.len()],
+    by_certainty: [u64; CERTAINTIES.len()],
+    foreign: u64,
+}
+
+impl Holdings {
+    /// Sums up an inventory.
+    pub fn of(inventory: &Inventory) -> Holdings {
+        let mut holdings = Holdings { foreign: inventory.foreign as u64, ..Holdings::default() };
+        let unknown: Arc<str> = UNKNOWN.into();
+        for checkpoint in &inventory.checkpoints {
+            let held = Held { count: 1, bytes: checkpoint.allocated };
+            let namespace = checkpoint.identity.owner.namespace.as_ref().unwrap_or(&unknown);
+            match holdings.by_namespace.get_mut(namespace) {
+                Some(sum) => sum.add(held),
+                None => {
+                    holdings.by_namespace.insert(namespace.clone(), held);
+                }
+            }
+            for (sum, (state, _)) in holdings.by_state.iter_mut().zip(STATES) {
+                if checkpoint.states.contains(state) {
+                    sum.add(held);
+                }
+            }
+            for (count, certainty) in holdings.by_certainty.iter_mut().zip(CERTAINTIES) {
+                *count += u64::from(checkpoint.identity.certainty == certainty);
+            }
+        }
+        holdings
+    }
+
+    fn add(&mut self, other: &Holdings) {
+        for (namespace, held) in &other.by_namespace {
+            self.by_namespace.entry(namespace.clone()).or_default().add(*held);
+        }
+        for (sum, held) in self.by_state.iter_mut().zip(other.by_state) {
+            sum.add(held);
+        }
+        for (sum, count) in self.by_certainty.iter_mut().zip(other.by_certainty) {
+            *sum += count;
+        }
+        self.foreign += other.foreign;
     }
 }
 
@@ -135,21 +170,20 @@ struct Held {
 }
 
 impl Held {
-    fn add(&mut self, checkpoint: &Checkpoint) {
-        self.count += 1;
-        self.bytes += checkpoint.allocated;
+    fn add(&mut self, other: Held) {
+        self.count += other.count;
+        self.bytes += other.bytes;
     }
 }
 
 /// The [`NAMESPACES_MAX`] that hold most (ties by name), and the others as one.
-fn bounded(all: BTreeMap<&str, Held>) -> BTreeMap<&str, Held> {
+fn bounded(all: BTreeMap<Arc<str>, Held>) -> BTreeMap<Arc<str>, Held> {
     let mut ranked: Vec<_> = all.into_iter().collect();
     ranked.sort_by(|(a_name, a), (b_name, b)| b.bytes.cmp(&a.bytes).then(a_name.cmp(b_name)));
     let mut kept = BTreeMap::new();
     for (place, (name, held)) in ranked.into_iter().enumerate() {
-        let entry: &mut Held = kept.entry(if place < NAMESPACES_MAX { name } else { OTHER }).or_default();
-        entry.count += held.count;
-        entry.bytes += held.bytes;
+        let name = if place < NAMESPACES_MAX { name } else { OTHER.into() };
+        kept.entry(name).or_insert_with(Held::default).add(held);
     }
     kept
 }
@@ -164,8 +198,7 @@ mod tests {
 
     #[test]
     fn the_largest_namespaces_are_named_and_the_rest_is_summed_up() {
-        let names: Vec<String> = (0..60).map(|n| format!("ns-{n:02}")).collect();
-        let all = names.iter().enumerate().map(|(n, name)| (name.as_str(), held(n as u64))).collect();
+        let all = (0..60).map(|n| (format!("ns-{n:02}").into(), held(n))).collect();
         let kept = bounded(all);
         assert_eq!(kept.len(), NAMESPACES_MAX + 1);
         assert_eq!(kept[OTHER].count, 10);
@@ -175,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_namespace_that_is_called_other_is_not_lost() {
-        let kept = bounded(BTreeMap::from([("other", held(1)), ("team", held(2))]));
+        let kept = bounded(BTreeMap::from([("other".into(), held(1)), ("team".into(), held(2))]));
         assert_eq!(kept["other"].bytes, Bytes(1));
     }
 }

@@ -133,8 +133,6 @@ label_values! {
     RefusalCause {
         /// A `.keep` appeared.
         Pinned => "pinned",
-        /// Its identity or the rules changed: it is protected now.
-        Protected => "protected",
         /// Somebody opened it.
         InUse => "in-use",
         /// Another inode, size or mtime than planned.
@@ -143,6 +141,10 @@ label_values! {
         NotACheckpoint => "not-a-checkpoint",
         /// Somebody else deleted it.
         Gone => "gone",
+        /// Another hard link holds its data.
+        Linked => "linked",
+        /// That nobody uses it could not be shown.
+        CannotProve => "cannot-prove",
     }
 }
 

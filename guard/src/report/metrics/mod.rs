@@ -20,12 +20,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 use prometheus::TextEncoder;
 
-pub use checkpoints::{NAMESPACES_MAX, OTHER, UNKNOWN};
+pub use checkpoints::{Holdings, NAMESPACES_MAX, OTHER, UNKNOWN};
 pub use families::{Family, FamilyKind, LabelKey};
 pub use filesystem::FilesystemState;
 pub use labels::{FailureCause, FilesystemLabel, LostEvents, RefusalCause, Wake};
 
-use crate::model::{Bytes, Inventory, Trigger};
+use crate::model::{Bytes, Trigger};
 use agent::AgentFamilies;
 use checkpoints::CheckpointFamilies;
 use deletions::DeletionFamilies;
@@ -90,8 +90,8 @@ impl Metrics {
 
     /// Takes over what the last scans found, of *all* filesystems. Namespaces that are no longer among them
     /// disappear.
-    pub fn checkpoints<'a>(&self, inventories: impl IntoIterator<Item = &'a Inventory>) {
-        self.checkpoints.set(inventories);
+    pub fn checkpoints<'a>(&self, filesystems: impl IntoIterator<Item = &'a Holdings>) {
+        self.checkpoints.set(filesystems);
     }
 
     /// How many checkpoints others than their owner may read (any of mode 0077 with a way there).

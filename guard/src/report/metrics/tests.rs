@@ -67,8 +67,8 @@ fn checkpoint(namespace: &str, size: Bytes, states: States) -> Checkpoint {
     }
 }
 
-fn inventory(checkpoints: Vec<Checkpoint>) -> Inventory {
-    Inventory { checkpoints, foreign: 2, ..Inventory::default() }
+fn inventory(checkpoints: Vec<Checkpoint>) -> Holdings {
+    Holdings::of(&crate::model::Inventory { checkpoints, foreign: 2, ..Default::default() })
 }
 
 fn ext4() -> FilesystemLabel {

@@ -1,0 +1,119 @@
+//! What a crash left behind.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::libc;
+use nix::sys::stat::fstat;
+
+use super::archive::Unused;
+use super::aside::{Aside, PREFIX, PRIVATE, parse_private_name};
+use super::{CheckpointDir, Removed, freed_by, id_of, is_one_component, is_type, pod, walk};
+use crate::act::refusal::{Changed, Pin, Refused};
+use crate::model::FileId;
+
+/// One checkpoint that a crash left on its way out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leftover {
+    /// The audit line that announced its deletion.
+    pub id: u64,
+    /// Its name before; `None` when the audit log does not know it any more.
+    pub name: Option<OsString>,
+    /// Its name now.
+    pub left_as: OsString,
+    /// Whether it is gone now. [`Refused::Pinned`]: it has its name back.
+    pub outcome: Result<Removed, Refused>,
+}
+
+/// The directory could not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cannot look for unfinished deletions: {call}: {errno}")]
+pub struct LeftoverError {
+    /// The system call.
+    pub call: &'static str,
+    /// Its error.
+    pub errno: Errno,
+}
+
+impl CheckpointDir {
+    /// Finishes deletions that a crash interrupted. For the start, and cheap enough for any time.
+    ///
+    /// Finished rather than undone: they were announced, and every check had passed or was about to be made again.
+    /// Here they are made again as far as they can be: the inode is the one in the private name, nobody has it
+    /// open, nothing is mounted below it. An archive, which is whole, gets its name back when it has been pinned
+    /// meanwhile; a pod checkpoint may be half empty and does not.
+    ///
+    /// `name_of` tells the name that the audit log has for an id. Somebody else's file, slipped in at the instant
+    /// of the rename, has another inode, and is left alone and reported as [`Changed::File`].
+    pub fn finish_leftovers(
+        &self,
+        name_of: &dyn Fn(u64) -> Option<OsString>,
+    ) -> Result<Vec<Leftover>, LeftoverError> {
+        let mut finished = Vec::new();
+        let private = self.open_private_place().map(Arc::new);
+        for place in [Some(self.fd.clone()), private.clone()].into_iter().flatten() {
+            let names = walk::entries(&place).map_err(|(call, errno)| LeftoverError { call, errno })?;
+            for left_as in names {
+                if let Some((id, inode)) = parse_private_name(&left_as) {
+                    let name = name_of(id).filter(|name| is_one_component(name));
+                    let outcome = self.finish_leftover(&place, &left_as, inode, name.as_deref());
+                    finished.push(Leftover { id, name, left_as, outcome });
+                }
+            }
+        }
+        if private.is_some() {
+            // Empty now, unless something was left alone.
+            let _ = super::unlink(&self.fd, OsStr::new(PRIVATE), nix::unistd::UnlinkatFlags::RemoveDir);
+        }
+        if finished.iter().any(|leftover| leftover.outcome.is_ok()) {
+            self.show_freed_space();
+        }
+        Ok(finished)
+    }
+
+    fn finish_leftover(
+        &self,
+        place: &Arc<OwnedFd>,
+        left_as: &OsStr,
+        inode: u64,
+        name: Option<&OsStr>,
+    ) -> Result<Removed, Refused> {
+        debug_assert!(left_as.as_encoded_bytes().starts_with(PREFIX.as_bytes()));
+        let original = name.unwrap_or(left_as).to_owned();
+        let aside = Aside::left_over(self, place.clone(), left_as.to_owned(), original);
+        let stat = aside.stat().map_err(Refused::failed("fstatat"))?;
+        let expected = FileId { dev: self.id.dev, ino: inode };
+        if id_of(&stat) != expected {
+            return Err(Refused::Changed(Changed::File));
+        }
+        if is_type(&stat, libc::S_IFDIR) {
+            let root = walk::open_directory(place, left_as).map_err(Refused::failed("openat2"))?;
+            let removed = pod::check_below(&root)?;
+            return pod::finish(aside, root, removed);
+        }
+        if !is_type(&stat, libc::S_IFREG) {
+            return Err(Refused::NotACheckpoint("a link or a special file"));
+        }
+        let file = aside.open(OFlag::empty()).map_err(Refused::failed("openat"))?;
+        let unused = Unused::prove(&file, expected)?;
+        if name.is_some_and(|name| self.refuse_pinned(name).is_err()) {
+            aside.put_back();
+            return Err(Refused::Pinned(Pin::Marker));
+        }
+        let stat = fstat(&file).map_err(Refused::failed("fstat"))?;
+        if stat.st_nlink > 1 {
+            return Err(Refused::Linked);
+        }
+        if aside.stat().map(|stat| id_of(&stat)) != Ok(expected) {
+            return Err(Refused::Changed(Changed::File));
+        }
+        unused.check()?;
+        aside
+            .unlink()
+            .map(|()| Removed { allocated: freed_by(&stat), inodes: 1 })
+            .map_err(|(_, errno)| Refused::Failed { call: "unlinkat", errno })
+    }
+}

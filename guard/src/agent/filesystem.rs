@@ -1,0 +1,487 @@
+//! The loop of one filesystem: observe, decide, act, report; on a thread of its own, so that a statfs(2) that hangs
+//! or a deletion that takes seconds holds up nobody else.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{Arc, atomic::Ordering};
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::act::checkpoint_dir::CheckpointDir;
+use crate::agent::clock::{monotonic, wall};
+use crate::agent::probing::Watched;
+use crate::agent::reader::Reader;
+use crate::agent::shared::Shared;
+use crate::agent::{Happened, relief};
+use crate::config::{ASSUMED_WRITE_SPEED, Config, DirectoryConfig, Layout};
+use crate::decide::forecast::{Forecast, next_look};
+use crate::decide::{Pressure, threshold};
+use crate::model::{Bytes, Level, Monotonic, Need, Observation, PressurePolicy, Signal};
+use crate::observe::catalog::{Catalog, Holds};
+use crate::observe::filesystem::observe;
+use crate::observe::inotify::{Detail, Event, Watcher};
+use crate::observe::probe::Coverage;
+use crate::report::metrics::{FilesystemLabel, FilesystemState, LostEvents};
+
+/// What the loop is told from outside. Each message is followed by a ring of the bell.
+pub(super) enum Message {
+    /// A directory on this filesystem has been opened.
+    Add(DirectoryConfig, Box<CheckpointDir>),
+    /// Another configuration is in force; its directories are the same.
+    Configure(Arc<Config>),
+}
+
+/// The handle that the rest of the agent has on a loop.
+pub(super) struct Handle {
+    pub(super) messages: Sender<Message>,
+    pub(super) bell: Arc<EventFd>,
+    pub(super) thread: std::thread::JoinHandle<()>,
+}
+
+/// One watched directory.
+pub(super) struct Directory {
+    config: DirectoryConfig,
+    /// A descriptor of the same directory for the reader's thread.
+    fd: Option<Arc<OwnedFd>>,
+    /// inotify tells of each write to it, because no probe does.
+    writes_ring: bool,
+    /// Its path leads elsewhere: no longer looked at, and its checkpoints are out of the catalog.
+    gone: bool,
+}
+
+impl Directory {
+    fn holds(&self) -> Option<Holds> {
+        match self.config.layout {
+            Layout::Archives => Some(Holds::Archives),
+            Layout::PodCheckpoints => Some(Holds::PodCheckpoints),
+            Layout::Staging => None,
+        }
+    }
+}
+
+/// Everything that one loop knows.
+pub(super) struct Filesystem {
+    pub(super) shared: Arc<Shared>,
+    pub(super) config: Arc<Config>,
+    /// `config`'s thresholds on a filesystem of this size.
+    pub(super) thresholds: PressurePolicy,
+    pub(super) label: FilesystemLabel,
+    directories: Vec<Directory>,
+    /// One for each of `directories`, at the same place.
+    pub(super) dirs: Vec<CheckpointDir>,
+    pub(super) catalog: Catalog,
+    pub(super) pressure: Pressure,
+    pub(super) forecast: Forecast,
+    pub(super) relief: relief::State,
+    watched: Option<Watched>,
+    watcher: Option<Watcher>,
+    reader: Reader,
+    inbox: Receiver<Message>,
+    bell: Arc<EventFd>,
+    outbox: UnboundedSender<Happened>,
+    due: Due,
+    /// The size that `thresholds` was made for.
+    capacity: Option<Bytes>,
+    /// At the last look.
+    available: Option<Bytes>,
+    /// What has been used up since the start.
+    consumed: Bytes,
+    /// statfs(2) failed at the last look; said once.
+    is_blind: bool,
+}
+
+/// How to sleep.
+struct Rest {
+    limit: Duration,
+    /// Whether events in the directories end the sleep.
+    hears_directory: bool,
+}
+
+/// What happens by the clock.
+struct Due {
+    scan: Monotonic,
+    place: Monotonic,
+    publish: Monotonic,
+}
+
+/// A full scan repairs what events did not tell. It costs 1.5 µs per entry, so with 10,000 checkpoints this is
+/// 0.03 % of a core; with more, the scan's own duration stretches the interval.
+const SCAN_EVERY: Duration = Duration::from_secs(60);
+/// A scan may take at most this share of the time.
+const SCAN_SHARE: u32 = 500;
+/// How often to make sure that the paths still lead to the directories that are watched.
+const PLACE_EVERY: Duration = Duration::from_secs(1);
+/// How often gauges are brought up to date when nothing happens in between.
+const PUBLISH_EVERY: Duration = Duration::from_secs(5);
+/// The longest sleep: the backstop for everything that no hook and no event tells.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+/// The shortest: in this time the fastest writers measured write 12 MiB.
+const SLEEP_MIN: Duration = Duration::from_millis(2);
+/// While the fastest writers need longer than this for the headroom, nobody need be told of each write.
+const LISTEN_BELOW: Duration = Duration::from_millis(50);
+/// The fastest writers into the page cache measured wrote 2.8 GB/s (KERNEL.md, section 5); two of them.
+const FASTEST_WRITERS: Bytes = Bytes(6_000_000_000);
+
+impl Filesystem {
+    /// Starts the loop for the filesystem that `dir` lies on.
+    ///
+    /// # Errors
+    /// The system is out of threads or descriptors.
+    pub(super) fn start(
+        shared: Arc<Shared>,
+        config: Arc<Config>,
+        outbox: UnboundedSender<Happened>,
+        (directory, dir): (DirectoryConfig, CheckpointDir),
+    ) -> std::io::Result<Handle> {
+        let bell = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK)?);
+        let (messages, inbox) = std::sync::mpsc::channel();
+        let name = directory.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let watched = shared.probing.as_ref().and_then(|probing| probing.slot(bell.clone()));
+        let watcher = Watcher::new().inspect_err(|errno| {
+            tracing::warn!(%errno, "no inotify instance (fs.inotify.max_user_instances?); scanning by the clock instead");
+        });
+        let now = monotonic();
+        let mut this = Filesystem {
+            label: FilesystemLabel::new(&directory.path),
+            reader: Reader::start(&name, bell.clone())?,
+            shared,
+            thresholds: config.policy.pressure.clone(),
+            config,
+            directories: Vec::new(),
+            dirs: Vec::new(),
+            catalog: Catalog::new(Vec::new()),
+            pressure: Pressure::new(),
+            forecast: Forecast::new(),
+            relief: relief::State::default(),
+            watched,
+            watcher: watcher.ok(),
+            inbox,
+            bell: bell.clone(),
+            outbox,
+            due: Due { scan: now, place: now, publish: now },
+            capacity: None,
+            available: None,
+            consumed: Bytes::ZERO,
+            is_blind: false,
+        };
+        let thread = std::thread::Builder::new().name(format!("fs-{name}")).spawn(move || {
+            super::priority::raise();
+            this.shared.metrics.filesystem(&this.label).begin();
+            this.add(directory, dir);
+            this.run();
+        })?;
+        Ok(Handle { messages, bell, thread })
+    }
+
+    fn run(&mut self) {
+        while !self.shared.stop.load(Ordering::Relaxed) && self.directories.iter().any(|it| !it.gone) {
+            let woken = self.watched.as_ref().and_then(Watched::take_wake);
+            self.hear();
+            self.catch_up();
+            let rest = self.turn(woken);
+            self.shared.health.beat(&self.label, monotonic());
+            self.wait(rest);
+        }
+        self.shared.health.forget(&self.label);
+        self.shared.metrics.filesystem(&self.label).forget();
+        self.shared.publish_holdings(&self.label, None);
+        let _ = self.outbox.send(Happened::Ended(self.label.clone()));
+    }
+
+    /// One turn: look, decide, act, report.
+    fn turn(&mut self, woken: Option<Monotonic>) -> Rest {
+        let Some(mut seen) = self.look() else { return Rest { limit: SLEEP_MAX, hears_directory: true } };
+        self.note(&seen);
+        if let Some(after) = relief::relieve(self, seen, woken) {
+            seen = after;
+        }
+        relief::retain(self);
+        if let Some(watched) = &self.watched {
+            watched.arm(self.headroom(&seen));
+        }
+        let now = monotonic();
+        if now >= self.due.publish {
+            self.due.publish = Monotonic(now.0 + PUBLISH_EVERY);
+            self.publish(&seen);
+        }
+        self.rest(&seen, now)
+    }
+
+    /// Measures the filesystem; `None` when that fails.
+    fn look(&mut self) -> Option<Observation> {
+        match observe(&self.dirs[self.measured()]) {
+            Ok(seen) => {
+                self.is_blind = false;
+                if self.capacity.replace(seen.capacity) != Some(seen.capacity) {
+                    self.thresholds = self.config.pressure_on(&seen, ASSUMED_WRITE_SPEED);
+                }
+                Some(seen)
+            }
+            Err(errno) => {
+                if !std::mem::replace(&mut self.is_blind, true) {
+                    tracing::error!(filesystem = self.label.as_str(), %errno, "cannot measure the filesystem; trying again");
+                }
+                None
+            }
+        }
+    }
+
+    /// The directory by which the filesystem is measured.
+    pub(super) fn measured(&self) -> usize {
+        self.directories.iter().position(|it| !it.gone).unwrap_or(0)
+    }
+
+    /// The watched directories, for records.
+    pub(super) fn directory_names(&self) -> Vec<String> {
+        let watched = self.directories.iter().filter(|it| !it.gone);
+        watched.map(|it| it.config.path.display().to_string()).collect()
+    }
+
+    /// Lets the level follow an observation, and tells when it changes.
+    pub(super) fn note(&mut self, seen: &Observation) {
+        let now = monotonic();
+        // What was used up between two looks, by whomever; what we delete in between does not count against it.
+        let before = self.available.replace(seen.available).unwrap_or(seen.available);
+        self.consumed += before.saturating_sub(seen.available);
+        self.forecast.sample(now, self.consumed);
+        let Some(transition) = self.pressure.observe(seen, &self.thresholds, now) else { return };
+        let signal = transition.signal.map(Signal::as_str);
+        tracing::info!(filesystem = self.label.as_str(), from = %transition.from, to = %transition.to, signal,
+            available = %seen.available, "pressure level changed");
+        self.shared.record_pressure(&self.directory_names(), &transition, seen);
+        self.due.publish = now;
+    }
+
+    /// Takes messages from the rest of the agent.
+    fn hear(&mut self) {
+        // Only resets the counter: EAGAIN means that nobody rang.
+        let _ = self.bell.read();
+        while let Ok(message) = self.inbox.try_recv() {
+            match message {
+                Message::Add(config, dir) => self.add(config, *dir),
+                Message::Configure(config) => {
+                    self.config = config;
+                    self.capacity = None;
+                    self.relief.configuration_changed();
+                    self.due.publish = monotonic();
+                    for index in 0..self.directories.len() {
+                        if !self.config.directories.contains(&self.directories[index].config) {
+                            self.let_go(index);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Begins to watch a directory.
+    fn add(&mut self, config: DirectoryConfig, dir: CheckpointDir) {
+        let path = config.path.clone();
+        let shared = self.shared.clone();
+        if !shared.dry_run {
+            match dir.finish_leftovers(&|id| shared.name_of(id)) {
+                Ok(leftovers) => {
+                    leftovers.iter().for_each(|leftover| shared.record_leftover(&path, leftover))
+                }
+                Err(error) => {
+                    tracing::warn!(directory = %path.display(), %error, "unfinished deletions stay")
+                }
+            }
+        }
+        let index = self.catalog.add_directory(path.clone());
+        let mut detail = Detail::Writes;
+        if let Some(watched) = &mut self.watched {
+            match watched.add(dir.as_fd()) {
+                Ok(Coverage::Nothing) => {
+                    tracing::warn!(directory = %path.display(), "eBPF does not see writes on this filesystem");
+                }
+                Ok(coverage) => {
+                    tracing::info!(directory = %path.display(), %coverage, "eBPF counts what is written");
+                    detail = Detail::Entries;
+                }
+                Err(error) => tracing::warn!(directory = %path.display(), %error, "not watched by eBPF"),
+            }
+        }
+        if let Some(watcher) = &mut self.watcher
+            && let Err(errno) = watcher.add(dir.as_fd(), index, detail)
+        {
+            tracing::warn!(directory = %path.display(), %errno, "inotify refused; scanning by the clock instead");
+        }
+        let fd = dir.as_fd().try_clone_to_owned().ok().map(Arc::new);
+        self.directories.push(Directory { config, fd, writes_ring: detail == Detail::Writes, gone: false });
+        self.dirs.push(dir);
+        self.scan(usize::from(index));
+        self.shared.health.scanned(&path);
+        self.due.publish = monotonic();
+    }
+
+    /// Brings the catalog up to date with what events, the reader and the clock say.
+    pub(super) fn catch_up(&mut self) {
+        let now = monotonic();
+        let mut rescan = now >= self.due.scan;
+        for event in self.watcher.as_mut().map(Watcher::drain).unwrap_or_default() {
+            match event {
+                Event::Entry { directory, name } => self.refresh(directory, &name),
+                Event::Written => {}
+                Event::DirectoryGone { .. } => self.due.place = now,
+                Event::Overflow => {
+                    self.shared.metrics.lost(LostEvents::InotifyQueue, 1);
+                    tracing::warn!(
+                        filesystem = self.label.as_str(),
+                        "inotify events were lost; scanning everything"
+                    );
+                    rescan = true;
+                }
+            }
+        }
+        if now >= self.due.place {
+            self.due.place = Monotonic(now.0 + PLACE_EVERY);
+            self.check_places();
+        }
+        if rescan {
+            (0..self.directories.len()).for_each(|index| self.scan(index));
+        }
+        let directories = &self.directories;
+        let fd = |index: u16| directories.get(usize::from(index))?.fd.clone();
+        if self.reader.exchange(&mut self.catalog, fd) > 0 {
+            self.relief.catalog_changed();
+        }
+    }
+
+    fn refresh(&mut self, directory: u16, name: &OsStr) {
+        let Some(it) = self.directories.get(usize::from(directory)) else { return };
+        if let (false, Some(holds)) = (it.gone, it.holds()) {
+            self.catalog.refresh(directory, self.dirs[usize::from(directory)].as_fd(), holds, name);
+            self.relief.catalog_changed();
+        }
+    }
+
+    fn scan(&mut self, index: usize) {
+        let it = &self.directories[index];
+        let (false, Some(holds)) = (it.gone, it.holds()) else { return };
+        let began = monotonic();
+        let result = self.catalog.scan(index as u16, self.dirs[index].as_fd(), holds);
+        let took = monotonic().since(began);
+        match result {
+            Ok(summary) => {
+                tracing::debug!(directory = %it.config.path.display(), ?summary, ?took, "scanned");
+                self.shared.metrics.filesystem(&self.label).scanned(wall(), took);
+                self.relief.catalog_changed();
+            }
+            Err(errno) => {
+                tracing::error!(directory = %it.config.path.display(), %errno, "cannot read the directory");
+                self.shared.metrics.filesystem(&self.label).scan_failed();
+            }
+        }
+        self.due.scan = Monotonic(monotonic().0 + SCAN_EVERY.max(took * SCAN_SHARE));
+    }
+
+    /// Looks again at what was in use: while a need cannot be met, it matters when somebody is done.
+    pub(super) fn look_again(&mut self) {
+        for (index, (it, dir)) in self.directories.iter().zip(&self.dirs).enumerate() {
+            if !it.gone {
+                self.catalog.look_again(index as u16, dir.as_fd());
+            }
+        }
+    }
+
+    /// Notices directories that were replaced, unmounted or mounted over, and has them opened anew.
+    fn check_places(&mut self) {
+        for index in 0..self.directories.len() {
+            let it = &self.directories[index];
+            if it.gone || self.dirs[index].is_still_at(&it.config.path) {
+                continue;
+            }
+            tracing::warn!(directory = %it.config.path.display(), "the path leads to another directory now; opening it again");
+            let _ = self.outbox.send(Happened::Lost(it.config.clone()));
+            self.let_go(index);
+        }
+    }
+
+    /// No longer watches a directory.
+    fn let_go(&mut self, index: usize) {
+        if std::mem::replace(&mut self.directories[index].gone, true) {
+            return;
+        }
+        if let Some(watcher) = &mut self.watcher {
+            watcher.remove(index as u16);
+        }
+        if let Some(watched) = &self.watched {
+            watched.remove(self.dirs[index].as_fd());
+        }
+        self.directories[index].fd = None;
+        self.catalog.forget_directory(index as u16);
+        self.relief.catalog_changed();
+    }
+
+    /// Bytes until the next threshold.
+    fn headroom(&self, seen: &Observation) -> Bytes {
+        Bytes(threshold::headroom(&self.thresholds, Signal::Available, seen).unwrap_or(seen.available.0))
+    }
+
+    /// How long nothing can go wrong unseen.
+    fn rest(&self, seen: &Observation, now: Monotonic) -> Rest {
+        let deadlines =
+            [self.pressure.next_deadline(&self.thresholds), self.relief.deadline(), Some(self.due.place)];
+        let limit = deadlines.into_iter().flatten().map(|deadline| deadline.since(now)).min();
+        let limit = limit.unwrap_or(SLEEP_MAX).clamp(SLEEP_MIN, SLEEP_MAX);
+        if self.watched.as_ref().is_some_and(Watched::is_exact) || self.relief.is_stuck() {
+            return Rest { limit, hears_directory: true };
+        }
+        let safe = next_look(self.headroom(seen), FASTEST_WRITERS, SLEEP_MIN..=SLEEP_MAX);
+        // Where inotify tells of each write there is no hurry once it is listened to; until then, no need to listen.
+        let is_rung = self.directories.iter().any(|it| it.writes_ring && !it.gone) && self.watcher.is_some();
+        match is_rung {
+            true if safe > LISTEN_BELOW => Rest { limit: limit.min(safe), hears_directory: false },
+            true => Rest { limit, hears_directory: true },
+            false => Rest { limit: limit.min(safe), hears_directory: true },
+        }
+    }
+
+    /// Sleeps until something happens.
+    fn wait(&self, rest: Rest) {
+        let mut fds = vec![PollFd::new(self.bell.as_fd(), PollFlags::POLLIN)];
+        if let Some(watcher) = self.watcher.as_ref().filter(|_| rest.hears_directory) {
+            fds.push(PollFd::new(watcher.as_fd(), PollFlags::POLLIN));
+        }
+        let millis = u16::try_from(rest.limit.as_millis()).unwrap_or(u16::MAX).max(1);
+        // EINTR is a turn too many, no more.
+        let _ = poll(&mut fds, PollTimeout::from(millis));
+    }
+
+    /// Brings the gauges up to date.
+    fn publish(&mut self, seen: &Observation) {
+        let metrics = self.shared.metrics.filesystem(&self.label);
+        if let Some(watched) = &mut self.watched {
+            metrics.written(watched.newly_written());
+        }
+        let now = monotonic();
+        let inodes = threshold::headroom(&self.thresholds, Signal::InodesFree, seen).unwrap_or(0);
+        metrics.set(&FilesystemState {
+            observation: seen,
+            observed: wall(),
+            level: self.pressure.level(),
+            policy: &self.thresholds,
+            headroom: Need { bytes: self.headroom(seen), inodes },
+            fill_rate: self.forecast.rate(now).0 as f64,
+            time_to: [Level::Soft, Level::Hard, Level::Critical].map(|level| {
+                let until = threshold::until(self.thresholds.threshold(level)?, Signal::Available, seen)?;
+                self.forecast.until(Bytes(until), now)
+            }),
+            unreclaimable: self.relief.unreclaimable(),
+            brake: false,
+        });
+        self.shared.publish_holdings(&self.label, Some(self.catalog.inventory()));
+        self.shared.publish_losses();
+    }
+
+    /// The path of a directory, for messages.
+    pub(super) fn path_of(&self, directory: u16) -> &Path {
+        self.directories.get(usize::from(directory)).map_or(Path::new(""), |it| &it.config.path)
+    }
+}

@@ -1,0 +1,49 @@
+//! Opens configured directories, however long that takes.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::act::checkpoint_dir::CheckpointDir;
+use crate::agent::Happened;
+use crate::agent::shared::Shared;
+use crate::config::DirectoryConfig;
+
+/// How often to look for a directory that is not there.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Opens `directory`, trying until it is there, on a thread of its own: on a stuck network or FUSE mount open(2)
+/// hangs, and that must not stop the others.
+///
+/// A missing directory is said once: as an error when it is required (the kubelet's root may be elsewhere,
+/// csi-driver#536), for information when it is optional.
+pub(super) fn open(directory: DirectoryConfig, shared: Arc<Shared>, outbox: UnboundedSender<Happened>) {
+    let thread = std::thread::Builder::new().name("open".to_owned());
+    let path = directory.path.clone();
+    let spawned = thread.spawn(move || {
+        let mut said = None;
+        while !shared.stop.load(Ordering::Relaxed) && !outbox.is_closed() {
+            match CheckpointDir::open(&directory.path) {
+                Ok(dir) => {
+                    let _ = outbox.send(Happened::Opened(directory, Box::new(dir)));
+                    return;
+                }
+                Err(error) if said.as_ref() != Some(&error) => {
+                    if directory.optional {
+                        tracing::info!(%error, "waiting for an optional directory");
+                    } else {
+                        tracing::error!(%error, "cannot watch a directory; trying again every second");
+                    }
+                    said = Some(error);
+                }
+                Err(_) => {}
+            }
+            std::thread::sleep(RETRY);
+        }
+    });
+    if let Err(error) = spawned {
+        tracing::error!(directory = %path.display(), %error, "cannot start a thread to open the directory");
+    }
+}

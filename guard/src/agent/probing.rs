@@ -1,0 +1,204 @@
+//! One probe for all filesystems: who has which slot, and whom a wake is for.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::EventFd;
+
+use crate::agent::priority;
+use crate::config::ProbeMode;
+use crate::model::{Bytes, Monotonic};
+use crate::observe::probe::{
+    Armed, Backend, Coverage, Lost, Probe, ProbeError, SelfTest, Slot, Wakes, Written,
+};
+
+/// The loaded probe.
+pub(super) struct Probing {
+    probe: Probe,
+    latches: Mutex<Vec<Option<Arc<Latch>>>>,
+    lost: Mutex<Lost>,
+}
+
+/// Where a wake waits for its loop.
+#[derive(Debug)]
+struct Latch {
+    /// When the write happened that used the budget up, in ns; zero: none did.
+    at: AtomicU64,
+    bell: Arc<EventFd>,
+}
+
+/// How often the thread looks whether it should end.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+impl Probing {
+    /// Loads the probe that `mode` asks for; `None` when that is none, or when none works here. Both are said.
+    ///
+    /// # Errors
+    /// A backend that was asked for by name does not work.
+    pub(super) fn start(mode: ProbeMode, stop: Arc<AtomicBool>) -> Result<Option<Arc<Probing>>, ProbeError> {
+        if mode == ProbeMode::Off {
+            tracing::info!(
+                backend = Backend::Inotify.as_str(),
+                "eBPF is switched off ([probe] mode = \"off\")"
+            );
+            return Ok(None);
+        }
+        let (probe, wakes) = match Probe::load() {
+            Ok(loaded) => loaded,
+            Err(error) if mode == ProbeMode::Auto => {
+                tracing::warn!(%error, backend = Backend::Inotify.as_str(), "eBPF does not work here; going on without");
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        tracing::info!(backend = probe.backend().as_str(), "eBPF loaded");
+        let latches = vec![const { None }; usize::from(Slot::MAX.0) + 1];
+        let this = Arc::new(Probing { probe, latches: Mutex::new(latches), lost: Mutex::default() });
+        let deliverer = this.clone();
+        let spawned = std::thread::Builder::new()
+            .name("wakes".to_owned())
+            .spawn(move || deliverer.deliver(wakes, &stop));
+        if let Err(error) = spawned {
+            tracing::error!(%error, "no thread to wait for wakes; the timer alone must do");
+        }
+        Ok(Some(this))
+    }
+
+    /// What sees the writes.
+    pub(super) fn backend(&self) -> Backend {
+        self.probe.backend()
+    }
+
+    /// A slot for a filesystem, whose wakes will ring `bell`; `None` when all are taken.
+    pub(super) fn slot(self: &Arc<Self>, bell: Arc<EventFd>) -> Option<Watched> {
+        let mut latches = lock(&self.latches);
+        let Some(free) = latches.iter().position(Option::is_none) else {
+            tracing::warn!(
+                slots = latches.len(),
+                "too many filesystems for eBPF; the others are watched by the timer"
+            );
+            return None;
+        };
+        let latch = Arc::new(Latch { at: AtomicU64::new(0), bell });
+        latches[free] = Some(latch.clone());
+        let slot = Slot(u8::try_from(free).expect("there are no more slots than fit in a Slot"));
+        let before = self.probe.written(slot).unwrap_or_default();
+        Some(Watched { probing: self.clone(), slot, latch, before, exact: true })
+    }
+
+    /// What was lost since the last call.
+    pub(super) fn newly_lost(&self) -> Lost {
+        let Ok(now) = self.probe.lost() else { return Lost::default() };
+        let before = std::mem::replace(&mut *lock(&self.lost), now);
+        Lost {
+            ledger_full: now.ledger_full.saturating_sub(before.ledger_full),
+            wakes_dropped: now.wakes_dropped.saturating_sub(before.wakes_dropped),
+        }
+    }
+
+    /// Passes wakes on until told to stop.
+    fn deliver(&self, mut wakes: Wakes, stop: &AtomicBool) {
+        priority::raise();
+        while !stop.load(Ordering::Relaxed) {
+            let mut fds = [PollFd::new(std::os::fd::AsFd::as_fd(&wakes), PollFlags::POLLIN)];
+            // EINTR is a look too many, no more.
+            let _ = poll(&mut fds, PollTimeout::from(LOOK_EVERY.as_millis() as u16));
+            for wake in wakes.drain() {
+                let latches = lock(&self.latches);
+                if let Some(Some(latch)) = latches.get(usize::from(wake.slot.0)) {
+                    let at = u64::try_from(wake.at.0.as_nanos()).unwrap_or(u64::MAX);
+                    // The first one counts: reaction is measured from it.
+                    let _ = latch.at.compare_exchange(0, at.max(1), Ordering::AcqRel, Ordering::Relaxed);
+                    let _ = latch.bell.write(1);
+                }
+            }
+        }
+    }
+}
+
+/// One filesystem's share of the probe. Dropping it gives the slot back.
+pub(super) struct Watched {
+    probing: Arc<Probing>,
+    slot: Slot,
+    latch: Arc<Latch>,
+    /// What had been counted when somebody asked last.
+    before: Written,
+    /// Every block of every directory is counted.
+    exact: bool,
+}
+
+impl Watched {
+    /// Counts what is written below `dir`, once a probe file has shown that it does count.
+    pub(super) fn add(&mut self, dir: BorrowedFd<'_>) -> Result<Coverage, ProbeError> {
+        let coverage = self.probing.probe.watch(self.slot, dir)?;
+        if coverage != Coverage::Nothing {
+            match self.probing.probe.self_test(dir) {
+                Ok(SelfTest::Counts) => {}
+                Ok(SelfTest::Untested(error)) => tracing::debug!(%error, "eBPF self-test not possible"),
+                Err(error) => {
+                    self.exact = false;
+                    self.remove(dir);
+                    return Err(error);
+                }
+            }
+        }
+        self.exact &= coverage == Coverage::Blocks;
+        Ok(coverage)
+    }
+
+    /// Counts nothing below `dir` any more.
+    pub(super) fn remove(&self, dir: BorrowedFd<'_>) {
+        if let Err(error) = self.probing.probe.unwatch(dir) {
+            tracing::debug!(%error, "unwatching failed");
+        }
+    }
+
+    /// When the write happened that used the budget up, if one did since the last call.
+    pub(super) fn take_wake(&self) -> Option<Monotonic> {
+        let at = self.latch.at.swap(0, Ordering::AcqRel);
+        (at != 0).then(|| Monotonic(Duration::from_nanos(at)))
+    }
+
+    /// Sets the budget to `headroom`, or to half of it where the count may fall short of what the filesystem takes.
+    pub(super) fn arm(&self, headroom: Bytes) {
+        let budget = if self.exact { headroom } else { Bytes(headroom.0 / 2) };
+        match self.probing.probe.arm(self.slot, budget.max(BUDGET_MIN)) {
+            Ok(Armed::Waiting) => {}
+            // The loop's next turn is due at once.
+            Ok(Armed::UsedUp) => {
+                let _ = self.latch.bell.write(1);
+            }
+            Err(error) => tracing::warn!(%error, "cannot arm the budget; the timer alone must do"),
+        }
+    }
+
+    /// Whether nothing is written unseen.
+    pub(super) fn is_exact(&self) -> bool {
+        self.exact
+    }
+
+    /// What was written since the last call.
+    pub(super) fn newly_written(&mut self) -> Bytes {
+        let Ok(now) = self.probing.probe.written(self.slot) else { return Bytes::ZERO };
+        let before = std::mem::replace(&mut self.before, now);
+        now.added.saturating_sub(before.added)
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let _ = self.probing.probe.disarm(self.slot);
+        lock(&self.probing.latches)[usize::from(self.slot.0)] = None;
+    }
+}
+
+/// Less is not worth a wake: a write of this size and the next come before the loop has turned.
+const BUDGET_MIN: Bytes = Bytes::mib(1);
+
+/// Nothing that is kept here can be left half-changed by a panic.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,102 @@
+//! A thread that reads what archives say inside, so that the loop never waits for one.
+//!
+//! A hostile archive may cost 50 ms (the reader's own bound); a thousand of them must not delay a deletion.
+
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{Builder, JoinHandle};
+
+use nix::sys::eventfd::EventFd;
+
+use crate::observe::archive;
+use crate::observe::catalog::{Answer, Catalog, ReadRequest, Reading, Version};
+use crate::observe::scan;
+
+/// So many requests are with the thread at a time; the rest waits in the catalog, where it can still change.
+const AHEAD_MAX: usize = 16;
+
+/// A request with the directory to open its file in.
+type Order = (Arc<OwnedFd>, ReadRequest);
+
+/// The thread and the two ends of the conversation with it.
+#[derive(Debug)]
+pub(super) struct Reader {
+    /// `None` once it has been told to end.
+    orders: Option<Sender<Order>>,
+    answers: Receiver<Answer>,
+    ahead: usize,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Reader {
+    /// Starts the thread. It rings `bell` after each answer.
+    ///
+    /// # Errors
+    /// The system is out of threads.
+    pub(super) fn start(name: &str, bell: Arc<EventFd>) -> std::io::Result<Reader> {
+        let (orders, inbox) = channel::<Order>();
+        let (outbox, answers) = channel();
+        let thread = Builder::new().name(format!("read-{name}")).spawn(move || {
+            for (dir, request) in inbox {
+                let reading = read(&dir, &request);
+                if outbox.send((request, reading)).is_err() {
+                    return;
+                }
+                // The only error is a full counter, and then the loop is awake already.
+                let _ = bell.write(1);
+            }
+        })?;
+        Ok(Reader { orders: Some(orders), answers, ahead: 0, thread: Some(thread) })
+    }
+
+    /// Takes the answers that have come into `catalog` and hands out what it wants read next. The result is how
+    /// many answers came.
+    pub(super) fn exchange(
+        &mut self,
+        catalog: &mut Catalog,
+        directory: impl Fn(u16) -> Option<Arc<OwnedFd>>,
+    ) -> usize {
+        let mut answered = 0;
+        while let Ok(answer) = self.answers.try_recv() {
+            self.ahead -= 1;
+            answered += 1;
+            catalog.answer(answer);
+        }
+        let Some(orders) = &self.orders else { return answered };
+        for request in catalog.wanted(AHEAD_MAX.saturating_sub(self.ahead)) {
+            let order = directory(request.directory).map(|dir| (dir, request.clone()));
+            match order.map(|order| orders.send(order)) {
+                Some(Ok(())) => self.ahead += 1,
+                _ => catalog.answer((request, Reading::Stale)),
+            }
+        }
+        answered
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.orders = None;
+        if let Some(thread) = self.thread.take() {
+            // It panics only by a bug in reading, which has been printed by then.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Reads one archive.
+fn read(dir: &OwnedFd, request: &ReadRequest) -> Reading {
+    let Ok(file) = scan::open_file(dir.as_fd(), &request.name) else { return Reading::Stale };
+    match scan::stat_of(&file) {
+        Ok(stat) if Version::from(&stat) == request.version => {}
+        _ => return Reading::Stale,
+    }
+    match archive::read(&file, &archive::Limits::default()) {
+        Ok(contents) => Reading::Contents(Box::new(contents)),
+        Err(error) => {
+            tracing::debug!(archive = %request.name.to_string_lossy(), %error, "content not read");
+            Reading::Unreadable
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! One turn's deciding and acting: pressure first, then retention.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::act::executor::{Context, Ended, Round, execute};
+use crate::act::journal::{Outcome, Verdict};
+use crate::act::refusal::Refused;
+use crate::agent::clock::{monotonic, wall};
+use crate::agent::filesystem::Filesystem;
+use crate::agent::shared::sentence;
+use crate::decide::{self, Request, protection};
+use crate::model::{Level, Monotonic, Need, Observation, Plan, States, Trigger};
+use crate::observe::filesystem::observe;
+use crate::report::metrics::{FailureCause, RefusalCause};
+
+/// A plan whose victims were refused or freed too little is replaced by a new one at once; so often at most before
+/// the loop turns and takes in what has happened meanwhile.
+const PLANS_MAX: usize = 32;
+/// While a need cannot be met, it is tried again after this long even if nothing has changed: young checkpoints come
+/// of age, readers close what they had open.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
+/// Retention runs when a checkpoint is completed and when the configuration changes, and this often for `max-age`.
+const RETAIN_EVERY: Duration = Duration::from_secs(60);
+
+/// What is remembered from turn to turn.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    /// The need could not be met.
+    stuck: Option<Stuck>,
+    /// It has been said, in this episode, that the need cannot be met.
+    said: bool,
+    /// The catalog or the configuration is not what it was when retention was last decided.
+    retain: bool,
+    retain_due: Monotonic,
+}
+
+/// When a need could not be met.
+#[derive(Clone, Copy, Debug)]
+struct Stuck {
+    level: Level,
+    missing: Need,
+    again: Monotonic,
+}
+
+impl State {
+    /// Checkpoints came, went, or turned out to be something else.
+    pub(super) fn catalog_changed(&mut self) {
+        self.retain = true;
+        if let Some(stuck) = &mut self.stuck {
+            stuck.again = Monotonic::default();
+        }
+    }
+
+    /// Other rules hold.
+    pub(super) fn configuration_changed(&mut self) {
+        *self = State { retain: true, ..State::default() };
+    }
+
+    /// Whether a need is waiting for something to change.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.stuck.is_some()
+    }
+
+    /// When to try again what could not be done.
+    pub(super) fn deadline(&self) -> Option<Monotonic> {
+        self.stuck.map(|stuck| stuck.again)
+    }
+
+    /// What is missing and cannot be reclaimed.
+    pub(super) fn unreclaimable(&self) -> Need {
+        self.stuck.map(|stuck| stuck.missing).unwrap_or_default()
+    }
+
+    fn must_wait(&self, level: Level, now: Monotonic) -> bool {
+        self.stuck.is_some_and(|stuck| level <= stuck.level && now < stuck.again)
+    }
+}
+
+/// Reclaims until nothing is needed or nothing more may go. `woken` is when the write happened that used the budget
+/// up. The result is the last look at the filesystem, if anything was tried.
+pub(super) fn relieve(
+    fs: &mut Filesystem,
+    mut seen: Observation,
+    mut woken: Option<Monotonic>,
+) -> Option<Observation> {
+    let mut tried = None;
+    for _ in 0..PLANS_MAX {
+        let need = fs.pressure.need(&seen, &fs.thresholds);
+        if need.is_met() {
+            fs.relief.stuck = None;
+            fs.relief.said = false;
+            return tried;
+        }
+        let level = fs.pressure.need_level(&fs.thresholds);
+        if fs.relief.must_wait(level, monotonic()) || fs.shared.stop.load(Ordering::Relaxed) {
+            return tried;
+        }
+        if fs.relief.is_stuck() {
+            fs.look_again();
+        }
+        let began = monotonic();
+        let request = Request { need, trigger: Trigger::Pressure(level) };
+        let plan = decide::plan(fs.catalog.inventory(), &request, &fs.config.policy, wall());
+        fs.shared.metrics.planned(monotonic().since(began));
+        let round = carry_out(fs, &plan, &mut woken);
+        let progress = round.outcomes.iter().any(|outcome| matches!(outcome.verdict, Verdict::Deleted(_)));
+        take_in(fs, &plan, &round);
+        if let Some(after) = round.seen {
+            seen = after;
+            tried = Some(after);
+            fs.note(&after);
+        }
+        let missing = fs.pressure.need(&seen, &fs.thresholds);
+        let is_over = matches!(round.ended, Ended::Stopped | Ended::Unmeasurable(_)) || fs.shared.dry_run;
+        // Refused victims are marked by now, so the next plan is another one; it ends when nobody is left.
+        let hopeless = plan.victims.is_empty() || (!progress && round.outcomes.is_empty());
+        if !missing.is_met() && (hopeless || is_over) {
+            let again = Monotonic(monotonic().0 + TRY_AGAIN);
+            fs.relief.stuck = Some(Stuck { level, missing: plan.shortfall.max(missing), again });
+            if hopeless {
+                say_unreachable(fs, level, &plan, &seen);
+            }
+            return tried;
+        }
+        fs.catch_up();
+    }
+    tried
+}
+
+/// Says that eviction cannot help: once per episode, not every round.
+fn say_unreachable(fs: &mut Filesystem, level: Level, plan: &Plan, seen: &Observation) {
+    // Content that is still being read may turn out to be evictable: not yet hopeless.
+    if fs.relief.said || fs.catalog.has_unread() {
+        return;
+    }
+    fs.relief.said = true;
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for spared in &plan.spared {
+        *counts.entry(spared.reason.to_string()).or_default() += 1;
+    }
+    let spared: Vec<_> = counts.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+    let foreign = fs.catalog.inventory().foreign;
+    let reason = format!(
+        "pressure is not from checkpoints: need {}, can free {}; spared: {}; {foreign} other entries are never touched",
+        sentence(&plan.need),
+        sentence(&plan.frees),
+        if spared.is_empty() { "none, there are no checkpoints".to_owned() } else { spared.join("; ") },
+    );
+    tracing::error!(filesystem = fs.label.as_str(), %level, available = %seen.available, "{reason}");
+    fs.shared.record_unreachable(&fs.directory_names(), plan, &reason);
+}
+
+/// Keeps every owner within its retention rules. Not under pressure: then the plan decides.
+pub(super) fn retain(fs: &mut Filesystem) {
+    let now = monotonic();
+    if fs.config.policy.retention.is_empty() || !(fs.relief.retain || now >= fs.relief.retain_due) {
+        return;
+    }
+    fs.relief.retain = false;
+    fs.relief.retain_due = Monotonic(now.0 + RETAIN_EVERY);
+    let plan = decide::retention(fs.catalog.inventory(), &fs.config.policy, wall());
+    if plan.victims.is_empty() {
+        return;
+    }
+    let round = carry_out(fs, &plan, &mut None);
+    take_in(fs, &plan, &round);
+    // Only what others did calls for another run; refused ones wait for the timer.
+    fs.relief.retain = false;
+}
+
+/// Runs the executor on a plan.
+fn carry_out(fs: &Filesystem, plan: &Plan, woken: &mut Option<Monotonic>) -> Round {
+    let measured = &fs.dirs[fs.measured()];
+    let policy = &fs.config.policy.protection;
+    let mut on_outcome = |outcome: &Outcome| {
+        // From the write that used the budget up to the end of the first deletion.
+        if let (Verdict::Deleted(_), Some(at)) = (&outcome.verdict, woken.take()) {
+            fs.shared.metrics.reacted(outcome.removed_at.since(at));
+        }
+    };
+    let mut context = Context {
+        observe: &mut || observe(measured),
+        journal: &mut fs.shared.journal(),
+        clock: &monotonic,
+        protection: &|checkpoint| protection::of_readings(policy, checkpoint.identity.readings()).protection,
+        stop: &fs.shared.stop,
+        on_outcome: &mut on_outcome,
+        requested_by: None,
+        dry_run: fs.shared.dry_run,
+        patience: None,
+    };
+    execute(plan, fs.catalog.inventory(), &fs.dirs, &mut context)
+}
+
+/// Lets the catalog, the metrics and the log follow what has happened.
+fn take_in(fs: &mut Filesystem, plan: &Plan, round: &Round) {
+    let victims: HashMap<u32, _> = plan.victims.iter().map(|victim| (victim.index, victim)).collect();
+    // Taken together before anything is removed: the outcomes' indices are the inventory's of before.
+    let tried: Vec<_> = round
+        .outcomes
+        .iter()
+        .filter_map(|outcome| {
+            let checkpoint = &fs.catalog.inventory().checkpoints[outcome.index as usize];
+            let namespace = checkpoint.identity.owner.namespace.clone();
+            Some((
+                outcome,
+                *victims.get(&outcome.index)?,
+                checkpoint.directory,
+                checkpoint.name.clone(),
+                namespace,
+            ))
+        })
+        .collect();
+    for (outcome, victim, directory, name, namespace) in tried {
+        let path = fs.path_of(directory).join(&*name);
+        let (checkpoint, freed, trigger) = (path.display(), outcome.freed.bytes, &victim.trigger);
+        match &outcome.verdict {
+            Verdict::Deleted(_) => {
+                tracing::info!(%checkpoint, %freed, %trigger, reason = %victim.reason, "deleted");
+                fs.shared.metrics.filesystem(&fs.label).deleted(trigger, namespace.as_deref(), freed);
+                fs.catalog.remove(directory, &name);
+            }
+            Verdict::WouldBeDeleted => {
+                tracing::info!(%checkpoint, %freed, %trigger, reason = %victim.reason, "would be deleted (dry run)");
+            }
+            Verdict::Gone => {
+                fs.shared.metrics.deletion_refused(RefusalCause::Gone);
+                fs.catalog.remove(directory, &name);
+            }
+            Verdict::Refused(refused) => {
+                tracing::warn!(%checkpoint, %refused, "not deleted");
+                match FailureOrRefusal::of(refused) {
+                    FailureOrRefusal::Failure(cause) => fs.shared.metrics.deletion_failed(cause),
+                    FailureOrRefusal::Refusal(cause) => fs.shared.metrics.deletion_refused(cause),
+                }
+                fs.catalog.set_states(directory, &name, state_after(refused));
+            }
+        }
+    }
+}
+
+/// What the next plan is told about a checkpoint whose deletion was refused.
+fn state_after(refused: &Refused) -> States {
+    match refused {
+        Refused::Pinned(_) => States::PINNED,
+        Refused::InUse { .. } => States::IN_USE,
+        Refused::Linked => States::LINKED,
+        // An event or the next scan tells what it is now.
+        Refused::Changed(_) => States::BEING_WRITTEN,
+        Refused::Gone
+        | Refused::NotACheckpoint(_)
+        | Refused::CannotProve(_)
+        | Refused::Failed { .. }
+        | Refused::Partly { .. } => States::REFUSED,
+    }
+}
+
+/// What a refusal counts as.
+enum FailureOrRefusal {
+    Failure(FailureCause),
+    Refusal(RefusalCause),
+}
+
+impl FailureOrRefusal {
+    fn of(refused: &Refused) -> FailureOrRefusal {
+        FailureOrRefusal::Refusal(match refused {
+            Refused::Failed { errno, .. } | Refused::Partly { errno, .. } => {
+                return FailureOrRefusal::Failure(FailureCause::from_errno(*errno));
+            }
+            Refused::Gone => RefusalCause::Gone,
+            Refused::Changed(_) => RefusalCause::Changed,
+            Refused::Pinned(_) => RefusalCause::Pinned,
+            Refused::InUse { .. } => RefusalCause::InUse,
+            Refused::NotACheckpoint(_) => RefusalCause::NotACheckpoint,
+            Refused::Linked => RefusalCause::Linked,
+            Refused::CannotProve(_) => RefusalCause::CannotProve,
+        })
+    }
+}

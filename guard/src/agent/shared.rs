@@ -1,0 +1,192 @@
+//! What all loops share: metrics, health, the audit log, and the flag that ends them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::act::checkpoint_dir::Leftover;
+use crate::act::journal::{Intent, Journal, Outcome};
+use crate::agent::clock::wall;
+use crate::agent::probing::Probing;
+use crate::config::Config;
+use crate::decide::Transition;
+use crate::model::{Bytes, Inventory, Observation, Plan};
+use crate::observe::probe::{Backend, ProbeError};
+use crate::report::audit::{AuditLog, AuditSettings, Event};
+use crate::report::health::Health;
+use crate::report::metrics::{FilesystemLabel, Holdings, LostEvents, Metrics};
+
+/// A loop turns at least every second. This much longer means that statfs or a deletion hangs: the slowest healthy
+/// deletion measured, 16 GiB on a busy disk, took less than a tenth of it.
+const STALE_AFTER: Duration = Duration::from_secs(60);
+
+pub(super) struct Shared {
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) health: Arc<Health>,
+    pub(super) probing: Option<Arc<Probing>>,
+    pub(super) dry_run: bool,
+    pub(super) stop: Arc<AtomicBool>,
+    audit: Mutex<Option<AuditLog>>,
+    /// Failed audit writes that the metric knows of.
+    audit_failures: AtomicU64,
+    holdings: Mutex<BTreeMap<FilesystemLabel, Holdings>>,
+}
+
+impl Shared {
+    /// Opens the audit log and loads the probe.
+    ///
+    /// # Errors
+    /// The configuration names a backend that does not work here.
+    pub(super) fn new(config: &Config, dry_run: bool) -> Result<Shared, ProbeError> {
+        let metrics = Arc::new(Metrics::new());
+        metrics.config_loaded(wall());
+        metrics.pool(config.pool.as_deref());
+        metrics.dry_run(dry_run);
+        let stop = Arc::new(AtomicBool::new(false));
+        let probing = Probing::start(config.probe, stop.clone())?;
+        let backend = probing.as_ref().map_or(Backend::Inotify, |probing| probing.backend());
+        metrics.backend(backend.as_str(), probing.is_none() && config.probe != crate::config::ProbeMode::Off);
+        let health = Arc::new(Health::new(STALE_AFTER));
+        health.configured();
+        let settings = config.audit.path.clone().map(|path| AuditSettings {
+            path,
+            max_size: config.audit.max_size,
+            keep: config.audit.keep,
+        });
+        let audit = Mutex::new(settings.map(|settings| AuditLog::open(settings, wall)));
+        let (audit_failures, holdings) = (AtomicU64::new(0), Mutex::default());
+        let shared = Shared { metrics, health, probing, dry_run, stop, audit, audit_failures, holdings };
+        Ok(shared)
+    }
+
+    /// The audit log, for the executor. Held for a round: rounds of several filesystems write one after the other,
+    /// line by line.
+    pub(super) fn journal(&self) -> SharedJournal<'_> {
+        SharedJournal(self)
+    }
+
+    /// Records an event.
+    pub(super) fn record(&self, event: &Event<'_>) {
+        if let Some(audit) = &mut *lock(&self.audit) {
+            audit.record(event);
+        }
+        self.count_audit_failures();
+    }
+
+    /// Records a change of level.
+    pub(super) fn record_pressure(
+        &self,
+        directories: &[String],
+        transition: &Transition,
+        seen: &Observation,
+    ) {
+        let Transition { from, to, .. } = *transition;
+        self.record(&Event::Pressure { directories, from, to, available_bytes: seen.available.0 });
+    }
+
+    /// Records that a need cannot be met.
+    pub(super) fn record_unreachable(&self, directories: &[String], plan: &Plan, reason: &str) {
+        let reclaimable_bytes = plan.frees.bytes.0;
+        self.record(&Event::Unreachable {
+            directories,
+            needed_bytes: plan.need.bytes.0,
+            reclaimable_bytes,
+            reason,
+        });
+    }
+
+    /// Records what became of a deletion that a crash had interrupted.
+    pub(super) fn record_leftover(&self, directory: &Path, leftover: &Leftover) {
+        let left_as = leftover.left_as.to_string_lossy();
+        match &leftover.outcome {
+            Ok(removed) => {
+                tracing::info!(directory = %directory.display(), %left_as, freed = %removed.allocated,
+                    "finished a deletion that a crash had interrupted");
+            }
+            Err(refused) => {
+                tracing::warn!(directory = %directory.display(), %left_as, %refused,
+                    "did not finish a deletion that a crash had interrupted");
+            }
+        }
+        if let Some(audit) = &mut *lock(&self.audit) {
+            audit.record_leftover(directory, leftover);
+        }
+        self.count_audit_failures();
+    }
+
+    /// The name that the audit log has for an id.
+    pub(super) fn name_of(&self, id: u64) -> Option<std::ffi::OsString> {
+        lock(&self.audit).as_ref()?.name_of(id)
+    }
+
+    /// Brings what the audit log and the probe count by themselves into the metrics.
+    pub(super) fn publish_losses(&self) {
+        self.count_audit_failures();
+        if let Some(probing) = &self.probing {
+            let lost = probing.newly_lost();
+            self.metrics.lost(LostEvents::Ledger, lost.ledger_full);
+            self.metrics.lost(LostEvents::RingBuffer, lost.wakes_dropped);
+        }
+    }
+
+    /// Brings the gauges of what lies on a filesystem up to date; `None` when it is no longer watched.
+    pub(super) fn publish_holdings(&self, label: &FilesystemLabel, inventory: Option<&Inventory>) {
+        let mut holdings = lock(&self.holdings);
+        match inventory {
+            Some(inventory) => holdings.insert(label.clone(), Holdings::of(inventory)),
+            None => holdings.remove(label),
+        };
+        self.metrics.checkpoints(holdings.values());
+    }
+
+    /// Waits until the audit log is on the disk, for `limit` at most.
+    pub(super) fn flush(&self, limit: Duration) -> bool {
+        lock(&self.audit).as_ref().is_none_or(|audit| audit.flush(limit))
+    }
+
+    fn count_audit_failures(&self) {
+        let now = lock(&self.audit).as_ref().map_or(0, AuditLog::failures);
+        let before = self.audit_failures.fetch_max(now, Ordering::Relaxed);
+        for _ in before..now {
+            self.metrics.audit_failed();
+        }
+    }
+}
+
+/// The audit log as the executor sees it.
+pub(super) struct SharedJournal<'s>(&'s Shared);
+
+impl Journal for SharedJournal<'_> {
+    fn intent(&mut self, intent: &Intent<'_>) -> u64 {
+        lock(&self.0.audit).as_mut().map_or_else(next_id, |audit| audit.intent(intent))
+    }
+
+    fn outcome(&mut self, intent: &Intent<'_>, outcome: &Outcome) {
+        if let Some(audit) = &mut *lock(&self.0.audit) {
+            audit.outcome(intent, outcome);
+        }
+        self.0.count_audit_failures();
+    }
+}
+
+/// An id where no audit log gives one: it makes the private names of deletions in progress unique.
+fn next_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// What these mutexes guard is whole between any two statements: a panic elsewhere must not end the guard.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// `bytes` as the audit log has them.
+pub(super) fn sentence(need: &crate::model::Need) -> String {
+    match (need.bytes, need.inodes) {
+        (Bytes::ZERO, inodes) => format!("{inodes} inodes"),
+        (bytes, 0) => bytes.to_string(),
+        (bytes, inodes) => format!("{bytes} and {inodes} inodes"),
+    }
+}

@@ -1,0 +1,171 @@
+//! The command line: one file per command.
+
+mod node;
+mod table;
+
+pub mod check_config;
+pub mod history;
+pub mod import_operator;
+pub mod list;
+pub mod pin;
+pub mod plan;
+pub mod reclaim;
+pub mod run;
+pub mod unpin;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::agent::clock;
+use crate::config::{Config, ConfigFile, DEFAULT_PATH, POOL_VARIABLE};
+
+/// The work could not be done.
+const FAILED: u8 = 1;
+/// The command line or the configuration is wrong. clap uses the same.
+const USAGE: u8 = 2;
+/// What was asked for could not be reached.
+pub(crate) const UNREACHED: u8 = 3;
+
+/// Keeps container checkpoints from filling a node.
+///
+/// The kubelet's checkpoint API writes archives as large as a container's memory and never deletes one.
+/// checkpoint-guard watches them being written and, before the node runs out of disk, deletes those that matter
+/// least: never a pinned one, a protected one, or one in use, and no more than needed.
+///
+/// Start with `checkpoint-guard check-config`, then `checkpoint-guard plan --assume-available 5%` to see what
+/// would go, then `checkpoint-guard run --dry-run`.
+#[derive(Debug, Parser)]
+#[command(name = "checkpoint-guard", version, max_term_width = 100, propagate_version = true)]
+struct Cli {
+    #[command(flatten)]
+    common: Common,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What every command takes.
+#[derive(Clone, Debug, Args)]
+pub struct Common {
+    /// The configuration file.
+    #[arg(long, short, global = true, value_name = "FILE", default_value = DEFAULT_PATH, env = "CHECKPOINT_GUARD_CONFIG")]
+    pub config: PathBuf,
+    /// The node pool whose settings apply. Without it: CHECKPOINT_GUARD_POOL, else the Node's labels, else none.
+    #[arg(long, global = true, value_name = "NAME", env = POOL_VARIABLE)]
+    pub pool: Option<String>,
+}
+
+impl Common {
+    /// The effective configuration.
+    ///
+    /// # Errors
+    /// [`Misconfigured`], with every problem and its line.
+    pub fn load(&self) -> anyhow::Result<(ConfigFile, Config)> {
+        let file = crate::config::load(&self.config).map_err(Misconfigured::new)?;
+        let config = file.effective(self.pool()).map_err(Misconfigured::new)?;
+        Ok((file, config))
+    }
+
+    /// The configured directories.
+    fn directories(&self) -> anyhow::Result<Vec<PathBuf>> {
+        let (_, config) = self.load()?;
+        Ok(config.directories.into_iter().map(|directory| directory.path).collect())
+    }
+
+    /// Where the audit log lies: `named`, else as configured.
+    fn audit_path(&self, named: Option<&Path>) -> anyhow::Result<PathBuf> {
+        if let Some(path) = named {
+            return Ok(path.to_owned());
+        }
+        let (_, config) = self.load()?;
+        let off = || Misconfigured::new("[audit] path = \"off\": there is no log; --file names another");
+        Ok(config.audit.path.ok_or_else(off)?)
+    }
+
+    /// The pool that was named. What is empty was not said: a Helm chart sets the variable in any case.
+    pub fn pool(&self) -> Option<&str> {
+        self.pool.as_deref().filter(|pool| !pool.is_empty())
+    }
+}
+
+/// The configuration cannot be used. Ends the program with exit code 2.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Misconfigured(String);
+
+impl Misconfigured {
+    /// From whatever says what is wrong.
+    pub fn new(problems: impl std::fmt::Display) -> Misconfigured {
+        Misconfigured(problems.to_string())
+    }
+}
+
+/// How to print.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people.
+    #[default]
+    Table,
+    /// For programs: stable, `"apiVersion": "checkpoint-guard/v1"`.
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Watch the checkpoint directories and make room when it is needed (the daemon).
+    Run(run::Args),
+    /// Show every checkpoint: whose it is, how old, how large, how protected, in which state.
+    List(list::Args),
+    /// Show what would be deleted and why, and what would be spared and why. Deletes nothing.
+    Plan(plan::Args),
+    /// Free so much space now, by the same rules as under pressure.
+    Reclaim(reclaim::Args),
+    /// Keep checkpoints whatever happens, by a marker beside each.
+    Pin(pin::Args),
+    /// Take the markers away again.
+    Unpin(unpin::Args),
+    /// Show the audit log: what was deleted, when and why.
+    History(history::Args),
+    /// Validate the configuration, and show what is in force in each pool and where each value comes from.
+    CheckConfig {
+        /// What to check.
+        #[command(flatten)]
+        args: check_config::Args,
+        /// How to print.
+        #[arg(long, short, default_value = "table", value_name = "FORMAT")]
+        output: Output,
+    },
+    /// Turn a CheckpointRestoreOperator resource into our configuration.
+    ImportOperator(import_operator::Args),
+}
+
+/// Runs the command line of this process; the result is what it exits with.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let common = &cli.common;
+    let result = match cli.command {
+        Command::Run(args) => run::run(args, common),
+        Command::List(args) => list::run(args, common),
+        Command::Plan(args) => plan::run(args, common),
+        Command::Reclaim(args) => reclaim::run(args, common),
+        Command::Pin(args) => common.directories().and_then(|directories| pin::run(&args, &directories)),
+        Command::Unpin(args) => common.directories().and_then(|directories| unpin::run(&args, &directories)),
+        Command::History(args) => {
+            common.audit_path(args.file.as_deref()).and_then(|path| history::run(&args, &path, clock::wall()))
+        }
+        Command::CheckConfig { args, output } => check_config::run(&args, &common.config, output),
+        Command::ImportOperator(args) => import_operator::run(&args),
+    };
+    result.unwrap_or_else(|error| {
+        // Like `head` closing the pipe: nobody is there to read the rest, and that is no failure.
+        let broken_pipe = |cause: &(dyn std::error::Error + 'static)| {
+            cause.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+        };
+        if error.chain().any(broken_pipe) {
+            return ExitCode::SUCCESS;
+        }
+        eprintln!("checkpoint-guard: {error:#}");
+        if error.is::<Misconfigured>() { ExitCode::from(USAGE) } else { ExitCode::from(FAILED) }
+    })
+}

@@ -1,0 +1,383 @@
+//! Every key there is: what it means, its unit, its default, what zero means.
+//!
+//! The reader takes defaults from here and refuses keys that are not here, and docs/CONFIGURATION.md is printed
+//! from here, so that code and documentation cannot differ.
+
+/// A key of the configuration.
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    /// Dotted; `[]` marks a list of tables, `*` any name.
+    pub path: &'static str,
+    /// What is accepted.
+    pub accepts: &'static str,
+    /// As TOML; empty where there is no default.
+    pub default: &'static str,
+    /// What it means.
+    pub meaning: &'static str,
+    /// What zero means; empty where zero is not accepted or says nothing special.
+    pub zero: &'static str,
+}
+
+const fn key(
+    path: &'static str,
+    accepts: &'static str,
+    default: &'static str,
+    meaning: &'static str,
+    zero: &'static str,
+) -> Key {
+    Key { path, accepts, default, meaning, zero }
+}
+
+const BYTES_LEFT: &str = "bytes, a percentage, a list of them, `\"auto\"`, `false`";
+const INODES_LEFT: &str = "inodes, a percentage, a list of them, `\"auto\"`, `false`";
+const LEVEL: &str = "a table, or `false`";
+const NEVER_BEGINS: &str = "the level never begins by this signal";
+const COUNT: &str = "a whole number, `\"unlimited\"`";
+const SIZE: &str = "bytes, `\"unlimited\"`";
+const KEEP_NONE: &str = "none is kept";
+const GLOB: &str = "a name or glob";
+
+/// Every key, in the order of the documentation.
+pub const KEYS: &[Key] = &[
+    key(
+        "directory[].path",
+        "an absolute path",
+        "",
+        "A directory that checkpoints are written into. Needed.",
+        "",
+    ),
+    key(
+        "directory[].layout",
+        "`\"archives\"`, `\"pod-checkpoints\"`, `\"staging\"`",
+        "\"archives\"",
+        "What a checkpoint is there: a tar file, a subdirectory, or nothing of ours (an engine's work directory: \
+         watched and forecast, never deleted from).",
+        "",
+    ),
+    key(
+        "directory[].optional",
+        "`true`, `false`",
+        "false",
+        "It may be missing and appear later; until then it is only watched for.",
+        "",
+    ),
+    key("pressure.soft", LEVEL, "", "Reclaim after a grace period. `false` switches the level off.", ""),
+    key(
+        "pressure.soft.available",
+        BYTES_LEFT,
+        "\"20%\"",
+        "The level begins when less than this is available. Of a list the smallest counts; `false`: this signal \
+         does not count for this level; `\"auto\"`: see below.",
+        NEVER_BEGINS,
+    ),
+    key(
+        "pressure.soft.inodes-free",
+        INODES_LEFT,
+        "\"10%\"",
+        "The same for inodes. Filesystems without an inode total have no such signal.",
+        NEVER_BEGINS,
+    ),
+    key(
+        "pressure.soft.grace-period",
+        "a duration",
+        "\"30s\"",
+        "How long a signal must be below its value before the level begins.",
+        "at once",
+    ),
+    key("pressure.hard", LEVEL, "", "Reclaim at once. `false` switches the level off.", ""),
+    key("pressure.hard.available", BYTES_LEFT, "\"15%\"", "As for soft.", NEVER_BEGINS),
+    key("pressure.hard.inodes-free", INODES_LEFT, "\"7%\"", "As for soft.", NEVER_BEGINS),
+    key(
+        "pressure.critical",
+        LEVEL,
+        "",
+        "Reclaim at once, the young and the last ones too. `false` switches the level off, and with it the brake.",
+        "",
+    ),
+    key("pressure.critical.available", BYTES_LEFT, "\"11%\"", "As for soft.", NEVER_BEGINS),
+    key("pressure.critical.inodes-free", INODES_LEFT, "\"6%\"", "As for soft.", NEVER_BEGINS),
+    key(
+        "pressure.minimum-reclaim.available",
+        "bytes, a percentage, a list of them, `false`",
+        "\"2%\"",
+        "A reclaim goes this far past the threshold that was crossed.",
+        "up to the threshold and no further",
+    ),
+    key(
+        "pressure.minimum-reclaim.inodes-free",
+        "inodes, a percentage, a list of them, `false`",
+        "\"1%\"",
+        "The same for inodes.",
+        "up to the threshold and no further",
+    ),
+    key(
+        "pressure.transition-period",
+        "a duration",
+        "\"1m\"",
+        "A level is left only when its signals have been above their thresholds for so long.",
+        "left as soon as the threshold is passed",
+    ),
+    key(
+        "pressure.kubelet-config",
+        "an absolute path, `false`",
+        "\"/var/lib/kubelet/config.yaml\"",
+        "The kubelet's configuration file, or what its `/configz` answered, saved. Its eviction thresholds are read \
+         from here. When written, the file must exist; the default may be missing. `false`: there is no kubelet.",
+        "",
+    ),
+    key(
+        "pressure.kubelet-config-dir",
+        "an absolute path",
+        "",
+        "The kubelet's drop-in directory (its `--config-dir`): every `*.conf` there is merged over the file, in \
+         lexical order.",
+        "",
+    ),
+    key(
+        "pressure.kubelet-filesystems",
+        "a list of `\"nodefs\"`, `\"imagefs\"`",
+        "[\"nodefs\", \"imagefs\"]",
+        "Which of the kubelet's filesystems the directories lie on. On a node with one disk they are the same, and \
+         the larger threshold acts first. Name one where images have a disk of their own.",
+        "",
+    ),
+    key(
+        "eviction.order",
+        "a list of order keys",
+        "[\"incomplete\", \"least-protected\", \"orphan\", \"superseded\", \"oldest\", \"largest\"]",
+        "Who goes first. The first key that tells two checkpoints apart decides.",
+        "",
+    ),
+    key(
+        "eviction.age-bucket",
+        "a duration",
+        "\"1h\"",
+        "Ages within one bucket are equal, so that the keys after `oldest` can decide.",
+        "ages differ by the nanosecond",
+    ),
+    key(
+        "eviction.min-age",
+        "a duration",
+        "\"2m\"",
+        "Younger ones are spared, but not at critical.",
+        "none is spared for its youth",
+    ),
+    key(
+        "eviction.keep-last",
+        "a whole number",
+        "1",
+        "The newest so many complete ones of each container are spared, but not at critical.",
+        "none is spared for being the last",
+    ),
+    key(
+        "eviction.keep-together",
+        "`true`, `false`",
+        "false",
+        "Checkpoints that need each other (a pre-checkpoint and its successors) are kept or dropped as a whole.",
+        "",
+    ),
+    key(
+        "protection.default",
+        "0 to 100",
+        "50",
+        "The protection of those for whom no rule is written. 100 is never evicted, 99 is rather not.",
+        "no protection",
+    ),
+    key(
+        "protection.namespaces.*",
+        "0 to 100",
+        "",
+        "The protection of a namespace, or of all whose name the glob covers: `{ kube-system = 90, \"ci-*\" = 5 }`.",
+        "no protection",
+    ),
+    key("protection.rule[].namespace", GLOB, "", "The rule is about these namespaces.", ""),
+    key("protection.rule[].pod", GLOB, "", "The rule is about these pods.", ""),
+    key(
+        "protection.rule[].container",
+        GLOB,
+        "",
+        "The rule is about these containers. A rule needs one of the three.",
+        "",
+    ),
+    key("protection.rule[].protection", "0 to 100", "", "What they get. Needed.", "no protection"),
+    key("retention[].namespace", GLOB, "", "The rule is about these namespaces; absent: all.", ""),
+    key("retention[].pod", GLOB, "", "The rule is about these pods; absent: all.", ""),
+    key("retention[].container", GLOB, "", "The rule is about these containers; absent: all.", ""),
+    key("retention[].max-count.container", COUNT, "", "At most so many of each container.", KEEP_NONE),
+    key("retention[].max-count.pod", COUNT, "", "At most so many of each pod.", KEEP_NONE),
+    key("retention[].max-count.namespace", COUNT, "", "At most so many of each namespace.", KEEP_NONE),
+    key(
+        "retention[].max-total-size.container",
+        SIZE,
+        "",
+        "At most so much of each container, together.",
+        KEEP_NONE,
+    ),
+    key("retention[].max-total-size.pod", SIZE, "", "At most so much of each pod, together.", KEEP_NONE),
+    key(
+        "retention[].max-total-size.namespace",
+        SIZE,
+        "",
+        "At most so much of each namespace, together.",
+        KEEP_NONE,
+    ),
+    key("retention[].max-size", SIZE, "", "At most so large, each checkpoint.", KEEP_NONE),
+    key("retention[].max-age", "a duration, `\"unlimited\"`", "", "At most so old.", KEEP_NONE),
+    key(
+        "retention[].retain-orphans",
+        "`true`, `false`",
+        "",
+        "`false`: checkpoints whose pod is known to be gone are deleted. Without a rule they stay.",
+        "",
+    ),
+    key(
+        "brake.mode",
+        "`\"auto\"`, `\"lsm\"`, `\"fanotify\"`, `\"off\"`",
+        "\"auto\"",
+        "How writes into the directories are refused at critical when nothing more may be deleted.",
+        "",
+    ),
+    key(
+        "probe.mode",
+        "`\"auto\"`, `\"raw-tracepoint\"`, `\"fexit\"`, `\"kprobe\"`, `\"off\"`",
+        "\"auto\"",
+        "How writes are seen. A named backend that does not work here is an error; `auto` takes the next one down. \
+         `off`: statfs and inotify only.",
+        "",
+    ),
+    key(
+        "kubernetes.mode",
+        "`\"auto\"`, `\"on\"`, `\"off\"`",
+        "\"auto\"",
+        "Whether to ask the API server. `auto`: when there are credentials.",
+        "",
+    ),
+    key(
+        "kubernetes.kubeconfig",
+        "an absolute path",
+        "",
+        "Credentials outside a pod; absent: the pod's service account, then `KUBECONFIG`.",
+        "",
+    ),
+    key(
+        "kubernetes.node-name",
+        "a name",
+        "",
+        "The Node object of this machine; absent: `NODE_NAME`, then the host name.",
+        "",
+    ),
+    key(
+        "kubernetes.pool-labels",
+        "a list of label keys",
+        "[\"cloud.google.com/gke-nodepool\", \"eks.amazonaws.com/nodegroup\", \"kubernetes.azure.com/agentpool\", \
+         \"agentpool\", \"karpenter.sh/nodepool\"]",
+        "The first of these labels found on the Node names the pool, unless `--pool` or `CHECKPOINT_GUARD_POOL` does. \
+         Read outside pools only.",
+        "",
+    ),
+    key(
+        "metrics.listen",
+        "an address and port, `\"off\"`",
+        "\"127.0.0.1:9477\"",
+        "Where `/metrics`, `/healthz` and `/readyz` are served.",
+        "port 0: any free port, which the log names",
+    ),
+    key(
+        "audit.path",
+        "an absolute path, `\"off\"`",
+        "\"/var/log/checkpoint-guard/audit.jsonl\"",
+        "The audit log.",
+        "",
+    ),
+    key("audit.max-size", "bytes", "\"16MiB\"", "A file of the audit log is rotated at this size.", ""),
+    key(
+        "audit.keep",
+        "a whole number",
+        "4",
+        "So many rotated files are kept beside the current one.",
+        "only the current one",
+    ),
+    key(
+        "pool.*.extends",
+        "a pool's name",
+        "",
+        "This pool begins with the values of that one instead of those outside any pool.",
+        "",
+    ),
+];
+
+/// The key at `path`, if there is one.
+pub(super) fn find(path: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.path == path)
+}
+
+/// The names that may stand directly in the table at `path` (empty: the document), each once.
+pub(super) fn children(path: &str) -> impl Iterator<Item = &'static str> {
+    let prefix = if path.is_empty() { String::new() } else { format!("{path}.") };
+    let mut last = "";
+    KEYS.iter().filter_map(move |key| {
+        let name = key.path.strip_prefix(&prefix)?.split('.').next()?;
+        let name = name.trim_end_matches("[]");
+        (std::mem::replace(&mut last, name) != name).then_some(name)
+    })
+}
+
+/// Whether `path` is a list of tables.
+pub(super) fn is_list_of_tables(path: &str) -> bool {
+    KEYS.iter().any(|key| key.path.strip_prefix(path).is_some_and(|rest| rest.starts_with("[].")))
+}
+
+/// Whether `path` is a table.
+pub(super) fn is_table(path: &str) -> bool {
+    KEYS.iter().any(|key| key.path.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
+}
+
+/// The key table as docs/CONFIGURATION.md shows it.
+pub fn reference() -> String {
+    let mut text = String::new();
+    let mut section = "";
+    for key in KEYS {
+        let this = key.path.split(['.', '[']).next().unwrap_or(key.path);
+        if this != section {
+            section = this;
+            text.push_str(&format!("\n### {}\n\n", heading(section)));
+            text.push_str("| key | accepts | default | meaning | zero |\n| --- | --- | --- | --- | --- |\n");
+        }
+        let default = if key.default.is_empty() { String::new() } else { format!("`{}`", key.default) };
+        text.push_str(&format!(
+            "| `{}` | {} | {} | {} | {} |\n",
+            key.path, key.accepts, default, key.meaning, key.zero
+        ));
+    }
+    text
+}
+
+fn heading(section: &str) -> String {
+    match section {
+        "directory" | "retention" => format!("`[[{section}]]`"),
+        "pool" => "`[pool.NAME]`".to_owned(),
+        _ => format!("`[{section}]`"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::raw::Raw;
+
+    #[test]
+    fn every_default_is_toml() {
+        for key in KEYS.iter().filter(|key| !key.default.is_empty()) {
+            Raw::literal(key.default);
+        }
+    }
+
+    #[test]
+    fn keys_of_one_table_stand_together() {
+        let sections: Vec<_> = children("").collect();
+        let mut once = sections.clone();
+        once.sort();
+        once.dedup();
+        assert_eq!(sections.len(), once.len(), "{sections:?}");
+    }
+}

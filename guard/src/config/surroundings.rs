@@ -1,0 +1,239 @@
+//! Everything that is not policy: where checkpoints lie, how writes are seen, where to report.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use super::raw::{Raw, Value};
+use super::read::{self, Reader};
+use crate::model::Bytes;
+
+/// What a directory holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Layout {
+    /// Each tar file is a checkpoint.
+    Archives,
+    /// Each subdirectory is a checkpoint (KEP-5823).
+    PodCheckpoints,
+    /// An engine's work directory: watched and forecast, never deleted from.
+    Staging,
+}
+
+impl Layout {
+    /// The word for it in configuration and records.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Layout::Archives => "archives",
+            Layout::PodCheckpoints => "pod-checkpoints",
+            Layout::Staging => "staging",
+        }
+    }
+}
+
+/// One watched directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirectoryConfig {
+    /// Absolute.
+    pub path: PathBuf,
+    /// What it holds.
+    pub layout: Layout,
+    /// It may be missing.
+    pub optional: bool,
+}
+
+/// How writes are refused when nothing more may be deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BrakeMode {
+    /// BPF LSM where the kernel has it, else fanotify.
+    Auto,
+    /// BPF LSM or an error.
+    Lsm,
+    /// fanotify permission events or an error.
+    Fanotify,
+    /// Never.
+    Off,
+}
+
+impl BrakeMode {
+    /// The word for it in configuration, logs and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            BrakeMode::Auto => "auto",
+            BrakeMode::Lsm => "lsm",
+            BrakeMode::Fanotify => "fanotify",
+            BrakeMode::Off => "off",
+        }
+    }
+}
+
+/// How writes are seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProbeMode {
+    /// The best that works here.
+    Auto,
+    /// Raw tracepoints of the filesystems, or an error.
+    RawTracepoint,
+    /// fexit on the VFS, or an error.
+    Fexit,
+    /// kprobes on the VFS, or an error.
+    Kprobe,
+    /// statfs and inotify only.
+    Off,
+}
+
+impl ProbeMode {
+    /// The word for it in configuration, logs and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            ProbeMode::Auto => "auto",
+            ProbeMode::RawTracepoint => "raw-tracepoint",
+            ProbeMode::Fexit => "fexit",
+            ProbeMode::Kprobe => "kprobe",
+            ProbeMode::Off => "off",
+        }
+    }
+}
+
+/// Whether to ask the API server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KubernetesMode {
+    /// When there are credentials.
+    Auto,
+    /// Or an error.
+    On,
+    /// Never.
+    Off,
+}
+
+/// `[kubernetes]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KubernetesConfig {
+    /// Whether to ask the API server.
+    pub mode: KubernetesMode,
+    /// Credentials; `None`: the service account, then `KUBECONFIG`.
+    pub kubeconfig: Option<PathBuf>,
+    /// The Node object; `None`: `NODE_NAME`, then the host name.
+    pub node_name: Option<String>,
+    /// Labels of the Node that may name the pool, first one first.
+    pub pool_labels: Vec<String>,
+}
+
+/// `[metrics]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MetricsConfig {
+    /// `None`: nothing is served.
+    pub listen: Option<SocketAddr>,
+}
+
+/// `[audit]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditConfig {
+    /// `None`: no audit log.
+    pub path: Option<PathBuf>,
+    /// A file is rotated at this size.
+    pub max_size: Bytes,
+    /// Rotated files kept beside the current one.
+    pub keep: u32,
+}
+
+pub(super) fn directories(reader: &mut Reader<'_>) -> Vec<DirectoryConfig> {
+    const SCHEMA: &str = "directory[]";
+    let layouts =
+        [Layout::Archives, Layout::PodCheckpoints, Layout::Staging].map(|layout| (layout.as_str(), layout));
+    let mut found: Vec<(DirectoryConfig, &Raw)> = Vec::new();
+    for (index, raw) in reader.tables("directory").iter().enumerate() {
+        let key = format!("directory[{index}]");
+        if raw.get("path").is_none() {
+            reader.problem(raw, &key, "path is missing; write path = \"/var/lib/kubelet/checkpoints\"");
+        }
+        let path = reader.member(raw, (&key, SCHEMA, "path"), directory_path);
+        let layout = reader.member(raw, (&key, SCHEMA, "layout"), read::one_of(&layouts));
+        let optional = reader.member(raw, (&key, SCHEMA, "optional"), read::truth);
+        let (Some(path), Some(layout), Some(optional)) = (path, layout, optional) else { continue };
+        if let Some((earlier, first)) = found
+            .iter()
+            .find(|(earlier, _)| earlier.path.starts_with(&path) || path.starts_with(&earlier.path))
+        {
+            let line = first.place.as_ref().map_or(0, |place| place.line);
+            let relation = if earlier.path == path { "is the same directory as" } else { "overlaps with" };
+            let message = format!(
+                "{path:?} {relation} {:?} on line {line}; each directory stands here once",
+                earlier.path
+            );
+            reader.problem(raw.get("path").unwrap_or(raw), &format!("{key}.path"), message);
+        }
+        found.push((DirectoryConfig { path, layout, optional }, raw));
+    }
+    let written_wrong = reader.written("directory").is_some_and(|raw| match &raw.value {
+        Value::List(members) => !members.is_empty(),
+        _ => true,
+    });
+    if !written_wrong {
+        reader.problem_with(
+            "directory",
+            "no directory to watch; write [[directory]] and path = \"/var/lib/kubelet/checkpoints\"",
+        );
+    }
+    found.into_iter().map(|(directory, _)| directory).collect()
+}
+
+/// An absolute path without detours: what is compared with it later is compared by text.
+fn directory_path(raw: &Raw) -> Result<PathBuf, String> {
+    let path = read::absolute_path(raw)?;
+    if path.components().any(|part| matches!(part, std::path::Component::ParentDir)) {
+        return Err(format!("{path:?} goes up with \"..\"; write the path without detours"));
+    }
+    if path.parent().is_none() {
+        return Err(
+            "\"/\" is not a checkpoint directory; write the directory that checkpoints are written into"
+                .into(),
+        );
+    }
+    // Collecting the components drops "//", "/./" and a slash at the end.
+    Ok(path.components().collect())
+}
+
+pub(super) fn brake(reader: &mut Reader<'_>) -> BrakeMode {
+    use BrakeMode::*;
+    let words = [Auto, Lsm, Fanotify, Off].map(|mode| (mode.as_str(), mode));
+    reader.value("brake.mode", read::one_of(&words)).unwrap_or(Auto)
+}
+
+pub(super) fn probe(reader: &mut Reader<'_>) -> ProbeMode {
+    use ProbeMode::*;
+    let words = [Auto, RawTracepoint, Fexit, Kprobe, Off].map(|mode| (mode.as_str(), mode));
+    reader.value("probe.mode", read::one_of(&words)).unwrap_or(Auto)
+}
+
+pub(super) fn kubernetes(reader: &mut Reader<'_>) -> KubernetesConfig {
+    use KubernetesMode::*;
+    let words = [("auto", Auto), ("on", On), ("off", Off)];
+    const LABELS: &str = "kubernetes.pool-labels";
+    if reader.written(LABELS).is_some_and(|raw| raw.pool.is_some()) {
+        reader.problem_with(LABELS, "a pool cannot say how the pool is found; write it outside any pool");
+    }
+    KubernetesConfig {
+        mode: reader.value("kubernetes.mode", read::one_of(&words)).unwrap_or(Auto),
+        kubeconfig: reader.value("kubernetes.kubeconfig", read::absolute_path),
+        node_name: reader.value("kubernetes.node-name", read::text),
+        pool_labels: reader.value(LABELS, read::list_of(read::text)).unwrap_or_default(),
+    }
+}
+
+pub(super) fn metrics(reader: &mut Reader<'_>) -> MetricsConfig {
+    MetricsConfig { listen: reader.value("metrics.listen", read::or_off(read::address)).flatten() }
+}
+
+pub(super) fn audit(reader: &mut Reader<'_>) -> AuditConfig {
+    // A line of the log is below 4 KiB; a file that holds fewer than a few of them rotates without end.
+    let size = |raw: &Raw| match read::bytes(raw)? {
+        bytes if bytes < Bytes(64 << 10) => {
+            Err(format!("{} is too small; the smallest is \"64KiB\"", raw.value))
+        }
+        bytes => Ok(bytes),
+    };
+    AuditConfig {
+        path: reader.value("audit.path", read::or_off(read::absolute_path)).flatten(),
+        max_size: reader.value("audit.max-size", size).unwrap_or_default(),
+        keep: reader.value("audit.keep", read::count).unwrap_or_default(),
+    }
+}

@@ -1,0 +1,187 @@
+//! Who has a file open.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use nix::fcntl::{AtFlags, OFlag, openat};
+use nix::sys::stat::{Mode, SFlag, fstatat};
+
+use crate::model::{FileId, Holder};
+use crate::observe::lease::{Lease, NoLease};
+
+/// What leases tell of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenState {
+    /// Nobody has it open.
+    Free,
+    /// Somebody has it open, nobody for writing.
+    Reading,
+    /// Somebody has it open for writing.
+    Writing,
+    /// Not a regular file, gone, not readable for us, or on a filesystem without leases.
+    Unknown,
+}
+
+/// Whether anybody has the file `name` in `directory` open: five system calls, about 4 µs, whatever runs on the node.
+///
+/// For an instant an opener may have to wait for us. Nothing is written, and inotify reports no close-write.
+pub fn probe_open(directory: impl AsFd, name: &OsStr) -> OpenState {
+    // First by name: opening a device can have effects.
+    let is_file = fstatat(&directory, name, AtFlags::AT_SYMLINK_NOFOLLOW)
+        .is_ok_and(|stat| SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits()) == SFlag::S_IFREG);
+    if !is_file {
+        return OpenState::Unknown;
+    }
+    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+    let Ok(file) = openat(&directory, name, flags, Mode::empty()) else { return OpenState::Unknown };
+    // Bound before the match, so that one lease is given back before the next is asked for.
+    let exclusive = Lease::exclusive(&file).map(drop);
+    match exclusive {
+        Ok(()) => OpenState::Free,
+        Err(NoLease::Unsupported(_)) => OpenState::Unknown,
+        Err(NoLease::Held) => match Lease::shared(&file) {
+            Ok(_) => OpenState::Reading,
+            Err(NoLease::Held) => OpenState::Writing,
+            Err(NoLease::Unsupported(_)) => OpenState::Unknown,
+        },
+    }
+}
+
+/// What a walk through `/proc` found.
+#[derive(Debug, Default)]
+pub struct Scan {
+    /// Holders by file; each process once per file, in the order of pids.
+    pub holders: HashMap<FileId, Vec<Holder>>,
+    /// Whether every process of the node could be looked at. Otherwise, finding nobody proves nothing.
+    pub complete: bool,
+}
+
+/// Finds who has any of `files` open or mapped, this process excepted.
+///
+/// stat(2) follows `/proc/<pid>/fd/<n>` to the inode itself, so names, mount namespaces and unlinked files make
+/// no difference. Costs a stat per descriptor on the node: 3 ms with 100 processes, 60 ms with 3,000; and another
+/// per mapped file for processes where a file was not found among the descriptors. Names who, for people; what
+/// proves that nobody does is a [`Lease`].
+pub fn find(files: &[FileId]) -> Scan {
+    let mut scan = Scan { complete: sees_every_process(), ..Scan::default() };
+    if files.is_empty() {
+        return scan;
+    }
+    let mut pids = match pids() {
+        Ok(pids) => pids,
+        Err(_) => return Scan { complete: false, ..scan },
+    };
+    pids.sort_unstable();
+    for pid in pids.into_iter().filter(|&pid| pid != std::process::id() as i32) {
+        let directory = Path::new("/proc").join(pid.to_string());
+        let mut open = Vec::new();
+        let mut seen_all = collect(&directory.join("map_files"), files, &mut open);
+        // Threads may have a descriptor table each (unshare(CLONE_FILES)).
+        match fs::read_dir(directory.join("task")) {
+            Ok(tasks) => {
+                for task in tasks.flatten() {
+                    seen_all &= collect(&task.path().join("fd"), files, &mut open);
+                }
+            }
+            Err(error) => seen_all &= has_ended(&error),
+        }
+        scan.complete &= seen_all;
+        open.sort_unstable();
+        open.dedup();
+        for file in open {
+            scan.holders.entry(file).or_default().push(Holder { pid, comm: comm(&directory) });
+        }
+    }
+    scan
+}
+
+/// Adds to `open` which of `files` the links in `directory` lead to; false when it could not be read.
+fn collect(directory: &Path, files: &[FileId], open: &mut Vec<FileId>) -> bool {
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) => return has_ended(&error),
+    };
+    for entry in entries.flatten() {
+        // A descriptor closed meanwhile holds nothing any more.
+        let Ok(metadata) = fs::metadata(entry.path()) else { continue };
+        let file = FileId { dev: metadata.dev(), ino: metadata.ino() };
+        if files.contains(&file) {
+            open.push(file);
+        }
+    }
+    true
+}
+
+/// Whether the error says that the process is no more.
+fn has_ended(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(nix::libc::ENOENT | nix::libc::ESRCH))
+}
+
+fn comm(process: &Path) -> String {
+    fs::read(process.join("comm"))
+        .map(|comm| String::from_utf8_lossy(comm.trim_ascii_end()).into_owned())
+        .unwrap_or_default()
+}
+
+fn pids() -> io::Result<Vec<i32>> {
+    let names = fs::read_dir("/proc")?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    Ok(names.collect())
+}
+
+/// Whether our `/proc` shows the whole node: we are in the initial pid namespace, whose inode is fixed
+/// (`PROC_PID_INIT_INO`, include/linux/proc_ns.h), and not kept from seeing processes of others (`hidepid`).
+fn sees_every_process() -> bool {
+    const PROC_PID_INIT_INO: u64 = 0xEFFF_FFFC;
+    fs::metadata("/proc/self/ns/pid").is_ok_and(|namespace| namespace.ino() == PROC_PID_INIT_INO)
+        && fs::read_dir("/proc/1/fd").is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    fn id_of(path: &Path) -> FileId {
+        let metadata = fs::metadata(path).unwrap();
+        FileId { dev: metadata.dev(), ino: metadata.ino() }
+    }
+
+    #[test]
+    fn the_process_that_reads_a_file_is_named() {
+        let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
+        let (file, other) = (id_of(&path), id_of(Path::new("/proc/version")));
+        assert!(find(&[file, other]).holders.is_empty());
+        let mut reader =
+            Command::new("sleep").arg("60").stdin(Stdio::from(File::open(&path).unwrap())).spawn().unwrap();
+        let mut scan = find(&[file, other]);
+        reader.kill().unwrap();
+        reader.wait().unwrap();
+        let holders = scan.holders.remove(&file).unwrap();
+        assert_eq!(holders.iter().map(|holder| holder.pid).collect::<Vec<_>>(), [reader.id() as i32]);
+        assert!(scan.holders.is_empty());
+    }
+
+    #[test]
+    fn readers_and_writers_are_told_apart() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.tar");
+        let dir = File::open(directory.path()).unwrap();
+        let probe = |name: &str| probe_open(&dir, OsStr::new(name));
+        let writer = File::create(&path).unwrap();
+        assert_eq!(probe("a.tar"), OpenState::Writing);
+        drop(writer);
+        assert_eq!(probe("a.tar"), OpenState::Free);
+        let _reader = File::open(&path).unwrap();
+        assert_eq!(probe("a.tar"), OpenState::Reading);
+        assert_eq!(probe("missing"), OpenState::Unknown);
+        std::os::unix::fs::symlink(&path, directory.path().join("link")).unwrap();
+        assert_eq!(probe("link"), OpenState::Unknown);
+    }
+}

@@ -1,0 +1,77 @@
+//! [`Probe`] in a build without eBPF: there is none, and the compiler knows.
+
+use std::convert::Infallible;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use super::{Armed, Backend, Coverage, LedgerEntry, Lost, ProbeError, SelfTest, Slot, Wake, Written};
+use crate::model::{Bytes, FileId};
+
+/// The loaded eBPF program: never, in this build.
+#[derive(Debug)]
+pub struct Probe(Infallible);
+
+/// The wakes of a [`Probe`].
+#[derive(Debug)]
+pub struct Wakes(Infallible);
+
+#[expect(missing_docs, reason = "the documentation is that of the build with eBPF")]
+impl Probe {
+    pub fn load() -> Result<(Probe, Wakes), ProbeError> {
+        Err(ProbeError::NotBuilt)
+    }
+
+    pub fn backend(&self) -> Backend {
+        match self.0 {}
+    }
+
+    pub fn watch(&self, _: Slot, _: BorrowedFd<'_>) -> Result<Coverage, ProbeError> {
+        match self.0 {}
+    }
+
+    pub fn unwatch(&self, _: BorrowedFd<'_>) -> Result<(), ProbeError> {
+        match self.0 {}
+    }
+
+    pub fn self_test(&self, _: BorrowedFd<'_>) -> Result<SelfTest, ProbeError> {
+        match self.0 {}
+    }
+
+    pub fn arm(&self, _: Slot, _: Bytes) -> Result<Armed, ProbeError> {
+        match self.0 {}
+    }
+
+    pub fn disarm(&self, _: Slot) -> Result<(), ProbeError> {
+        match self.0 {}
+    }
+
+    pub fn written(&self, _: Slot) -> Result<Written, ProbeError> {
+        match self.0 {}
+    }
+
+    pub fn ledger(&self) -> Result<Vec<LedgerEntry>, ProbeError> {
+        match self.0 {}
+    }
+
+    pub fn forget(&self, _: FileId) -> Result<(), ProbeError> {
+        match self.0 {}
+    }
+
+    pub fn lost(&self) -> Result<Lost, ProbeError> {
+        match self.0 {}
+    }
+}
+
+#[expect(missing_docs, reason = "the documentation is that of the build with eBPF")]
+impl Wakes {
+    pub fn drain(&mut self) -> impl Iterator<Item = Wake> {
+        match self.0 {}
+        #[expect(unreachable_code, reason = "names the type")]
+        std::iter::empty()
+    }
+}
+
+impl AsFd for Wakes {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self.0 {}
+    }
+}

@@ -1,0 +1,241 @@
+//! The audit log: JSON lines (DESIGN, section 13), one for the intent and one for the outcome of each deletion,
+//! and one for whatever else must be told afterwards.
+//!
+//! - A line is in the page cache (write(2)) before the deletion it announces, so it survives the death of the
+//!   process, by whatever signal; it is on the disk (fsync(2), in a thread) some milliseconds later, so a power
+//!   failure may lose the last lines. Deletions wait for neither.
+//! - Its space is set aside beforehand, so that the full disk it tells of cannot silence it. Where that fails all
+//!   the same, the line goes to stderr and is counted, and nothing else waits for it.
+//! - Ids grow and never repeat, across restarts and rotation: they continue from what the files say. A line that
+//!   could not be written has used its id up.
+//! - Each line holds the hash of the one before, through rotation and restarts, so that one that was changed, taken
+//!   out or slipped in is found (`history --verify`). Cutting off the end is not: compare with a copy elsewhere.
+//! - Mode 0600; names, sizes and reasons, nothing from inside an archive (kubernetes#104907).
+
+mod event;
+mod file;
+mod history;
+mod sync;
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use self::event::Line;
+pub use self::event::{Deletion, DeletionOutcome, Event};
+use self::file::{LogFile, NO_LINE, Tail};
+pub use self::history::{Broken, Entry, HistoryError, read, verify};
+use self::sync::Syncer;
+use crate::act::checkpoint_dir::Leftover;
+use crate::act::journal::{Intent, Journal, Outcome};
+use crate::model::Bytes;
+use crate::report::record::CheckpointRecord;
+
+/// Where the log lies and how much of it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditSettings {
+    /// The current file; older ones are `<path>.1` (newest) to `<path>.<keep>`.
+    pub path: PathBuf,
+    /// A file of this size is rotated away. Set aside from the start.
+    pub max_size: Bytes,
+    /// How many older files are kept.
+    pub keep: u32,
+}
+
+/// The open log.
+#[derive(Debug)]
+pub struct AuditLog {
+    settings: AuditSettings,
+    now: fn() -> Timestamp,
+    file: Option<LogFile>,
+    tail: Tail,
+    syncer: Syncer,
+    failures: u64,
+    /// Why the last line could not be written.
+    problem: Option<String>,
+}
+
+impl AuditLog {
+    /// Opens the log. Never fails, because nothing may depend on it: [`AuditLog::problem`] tells what is wrong, and
+    /// opening is tried again with each line.
+    pub fn open(settings: AuditSettings, now: fn() -> Timestamp) -> AuditLog {
+        let tail = Tail { last_id: 0, hash: NO_LINE.to_owned() };
+        let (file, problem) = (None, None);
+        let mut log = AuditLog { settings, now, file, tail, syncer: Syncer::start(), failures: 0, problem };
+        match log.lock() {
+            Ok(file) => {
+                file.unlock();
+                log.file = Some(file);
+            }
+            Err(error) => log.fail(&error, None),
+        }
+        log
+    }
+
+    /// Why the last line could not be written; `None` when it was.
+    pub fn problem(&self) -> Option<&str> {
+        self.problem.as_deref()
+    }
+
+    /// How many lines could not be written, and how many times the disk refused to make them durable.
+    pub fn failures(&self) -> u64 {
+        self.failures + self.syncer.failures()
+    }
+
+    /// Records `event`, and tells its id.
+    pub fn record(&mut self, event: &Event<'_>) -> u64 {
+        self.write(None, event)
+    }
+
+    /// Records what became of a deletion that a crash had interrupted.
+    pub fn record_leftover(&mut self, directory: &std::path::Path, leftover: &Leftover) {
+        let error = leftover.outcome.as_ref().err();
+        let event = Event::Leftover {
+            phase: "outcome",
+            directory: directory.to_string_lossy().into_owned(),
+            name: leftover.name.as_ref().map(|name| name.to_string_lossy().into_owned()),
+            left_as: leftover.left_as.to_string_lossy().into_owned(),
+            reason: "interrupted by a crash and taken up again at the next start",
+            outcome: match error {
+                None => "deleted",
+                Some(refused) if refused.is_failure() => "failed",
+                Some(_) => "spared",
+            },
+            error: error.map(ToString::to_string),
+            freed_bytes: leftover.outcome.as_ref().map_or(0, |removed| removed.allocated.0),
+        };
+        self.write(Some(leftover.id), &event);
+    }
+
+    /// Waits until everything is on the disk, for `limit` at most. False when it ran out.
+    pub fn flush(&self, limit: Duration) -> bool {
+        self.syncer.flush(limit)
+    }
+
+    /// The name of the checkpoint whose deletion was announced under `id`; `None` when the log does not go back so
+    /// far, or cannot express it.
+    pub fn name_of(&self, id: u64) -> Option<OsString> {
+        let name = |entry: Entry| entry.text("name").map(str::to_owned);
+        let entries = history::read(&self.settings.path).ok()?;
+        let announced = |entry: &Entry| entry.id() == id && entry.text("phase") == Some("intent");
+        let name = entries.into_iter().find(announced).and_then(name)?;
+        (!name.contains(char::REPLACEMENT_CHARACTER)).then(|| name.into())
+    }
+
+    /// Appends a line, under `id` or the next one.
+    fn write(&mut self, id: Option<u64>, event: &Event<'_>) -> u64 {
+        match self.try_write(id, event) {
+            Ok(id) => {
+                self.problem = None;
+                id
+            }
+            Err(error) => {
+                let id = id.unwrap_or_else(|| {
+                    self.tail.last_id += 1;
+                    self.tail.last_id
+                });
+                let prev = self.tail.hash.clone();
+                self.fail(&error, Some(&Line::new(id, (self.now)(), event, &prev)));
+                id
+            }
+        }
+    }
+
+    fn try_write(&mut self, id: Option<u64>, event: &Event<'_>) -> io::Result<u64> {
+        let mut file = self.lock()?;
+        let id = id.unwrap_or(self.tail.last_id + 1);
+        let mut line = serde_json::to_vec(&Line::new(id, (self.now)(), event, &self.tail.hash))?;
+        let hash = file::hash_of(&line);
+        line.push(b'\n');
+        let appended = file.append(&line);
+        file.unlock();
+        if appended.is_ok() {
+            self.tail = Tail { last_id: self.tail.last_id.max(id), hash };
+            self.syncer.request(&file.file);
+        }
+        self.file = Some(file);
+        appended.map(|()| id)
+    }
+
+    /// The current file, locked, read to its end, with room for another line and with its space set aside.
+    fn lock(&mut self) -> io::Result<LogFile> {
+        let AuditSettings { path, max_size, keep } = self.settings.clone();
+        // Another guard may rotate it away between opening and locking it, but not again and again.
+        for _ in 0..4 {
+            let mut file = match self.file.take() {
+                Some(file) => file,
+                None => {
+                    let older = file::older_tail(&path);
+                    let last_id = self.tail.last_id.max(older.last_id);
+                    self.tail = Tail { last_id, ..older };
+                    LogFile::open(&path)?
+                }
+            };
+            if !file.lock(&path)? {
+                continue;
+            }
+            file.read_on(&mut self.tail)?;
+            if file.len >= max_size.0 {
+                file.rotate(&path, keep)?;
+                self.syncer.request(&file.file);
+                file.unlock();
+                if keep == 0 {
+                    self.file = Some(file);
+                }
+                continue;
+            }
+            file.reserve(max_size.0);
+            return Ok(file);
+        }
+        Err(io::Error::other("it is being rotated all the time"))
+    }
+
+    fn fail(&mut self, error: &io::Error, line: Option<&Line<'_>>) {
+        self.failures += u64::from(line.is_some());
+        let path = self.settings.path.display();
+        let line = line.and_then(|line| serde_json::to_string(line).ok()).unwrap_or_default();
+        tracing::error!(%path, %error, line, "cannot write the audit log");
+        self.problem = Some(format!("cannot write the audit log {path}: {error}"));
+    }
+}
+
+impl Journal for AuditLog {
+    fn intent(&mut self, intent: &Intent<'_>) -> u64 {
+        let event = deletion("intent", intent, (self.now)(), None);
+        self.write(None, &event)
+    }
+
+    fn outcome(&mut self, intent: &Intent<'_>, outcome: &Outcome) {
+        let details = DeletionOutcome {
+            outcome: outcome.label(),
+            error: outcome.refused().map(ToString::to_string),
+            freed_bytes: outcome.freed.bytes.0,
+            available_before_bytes: outcome.before.available.0,
+            available_after_bytes: outcome.after.map(|after| after.available.0),
+        };
+        let event = deletion("outcome", intent, (self.now)(), Some(details));
+        self.write(Some(outcome.id), &event);
+    }
+}
+
+fn deletion<'a>(
+    phase: &'static str,
+    intent: &'a Intent<'_>,
+    now: Timestamp,
+    outcome: Option<DeletionOutcome>,
+) -> Event<'a> {
+    Event::Deletion(Box::new(Deletion {
+        phase,
+        checkpoint: CheckpointRecord::new(intent.checkpoint, intent.directory, now, intent.protection, &[]),
+        trigger: intent.trigger.to_string(),
+        reason: &intent.reason,
+        requested_by: intent.requested_by,
+        outcome,
+    }))
+}
+
+#[cfg(test)]
+mod tests;

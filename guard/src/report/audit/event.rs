@@ -1,0 +1,151 @@
+//! [`Event`]: what the audit log records.
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::model::Level;
+use crate::report::record::{API_VERSION, CheckpointRecord};
+
+/// One line of the log: the event, and what makes it part of a chain.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Line<'a> {
+    pub(super) api_version: &'static str,
+    pub(super) id: u64,
+    pub(super) time: Timestamp,
+    #[serde(flatten)]
+    pub(super) event: &'a Event<'a>,
+    /// SHA-256 of the line before, in hexadecimal; zeros in the first.
+    pub(super) prev: &'a str,
+}
+
+impl<'a> Line<'a> {
+    pub(super) fn new(id: u64, time: Timestamp, event: &'a Event<'a>, prev: &'a str) -> Line<'a> {
+        Line { api_version: API_VERSION, id, time, event, prev }
+    }
+}
+
+/// What is recorded.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "kind", rename_all_fields = "camelCase")]
+pub enum Event<'a> {
+    /// A deletion, before (`intent`) and after (`outcome`) it was tried. Both lines have the same `id`.
+    Deletion(Box<Deletion<'a>>),
+    /// A deletion that a crash had interrupted, taken up at the next start: the outcome to an `intent` of old.
+    #[serde(rename = "Deletion")]
+    Leftover {
+        /// Always `outcome`.
+        phase: &'static str,
+        /// Where it lies.
+        directory: String,
+        /// Its name before; `null` when the log does not go back so far.
+        name: Option<String>,
+        /// Its name since.
+        left_as: String,
+        /// A sentence.
+        reason: &'static str,
+        /// `deleted`, `spared`, `failed`.
+        outcome: &'static str,
+        /// Why not.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
+        /// By `st_blocks`.
+        freed_bytes: u64,
+    },
+    /// A filesystem entered another level.
+    Pressure {
+        /// The watched directories on it.
+        directories: &'a [String],
+        /// The level it left.
+        from: Level,
+        /// The level it entered.
+        to: Level,
+        /// What was available then.
+        available_bytes: u64,
+    },
+    /// Deleting everything that may be deleted is not enough. Once per episode.
+    Unreachable {
+        /// The watched directories on the filesystem.
+        directories: &'a [String],
+        /// What is missing to the target.
+        needed_bytes: u64,
+        /// What may be deleted.
+        reclaimable_bytes: u64,
+        /// A sentence, with what stands in the way.
+        reason: &'a str,
+    },
+    /// Writes into the watched directories are refused, or no longer.
+    Brake {
+        /// The watched directories.
+        directories: &'a [String],
+        /// Whether they are refused now.
+        engaged: bool,
+        /// `lsm` or `fanotify`.
+        mode: &'a str,
+        /// A sentence.
+        reason: &'a str,
+    },
+    /// A configuration was taken up or turned down.
+    Configuration {
+        /// The file.
+        path: &'a str,
+        /// Whether it is in force now.
+        accepted: bool,
+        /// What is wrong with it, or a summary.
+        reason: &'a str,
+    },
+    /// The guard has started.
+    Start {
+        /// Its version.
+        version: &'a str,
+        /// Its process.
+        pid: u32,
+        /// What it watches.
+        directories: &'a [String],
+        /// Whether it only decides and reports.
+        dry_run: bool,
+    },
+    /// The guard ends, and knows it. A `Start` that follows no `Stop` follows a crash.
+    Stop {
+        /// Why.
+        reason: &'a str,
+    },
+}
+
+/// The fields of a `Deletion`.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Deletion<'a> {
+    /// `intent` or `outcome`.
+    pub phase: &'static str,
+    /// The checkpoint.
+    #[serde(flatten)]
+    pub checkpoint: CheckpointRecord,
+    /// `soft`, `hard`, `critical`, `retention:<rule>`, `orphan`, `manual`.
+    pub trigger: String,
+    /// Why this one.
+    pub reason: &'a str,
+    /// Who asked, when it was a person.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requested_by: Option<&'a str>,
+    /// Only in an outcome.
+    #[serde(flatten)]
+    pub outcome: Option<DeletionOutcome>,
+}
+
+/// What an outcome adds.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DeletionOutcome {
+    /// `deleted`, `spared`, `gone`, `failed`.
+    pub outcome: &'static str,
+    /// Why it was not deleted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// What the filesystem showed beyond before.
+    pub freed_bytes: u64,
+    /// What was available before.
+    pub available_before_bytes: u64,
+    /// What was available afterwards; `null` when the filesystem did not answer.
+    pub available_after_bytes: Option<u64>,
+}
