@@ -3,6 +3,7 @@
 pub mod archives;
 pub mod checkpoints;
 pub mod daemon;
+pub mod exposition;
 pub mod http;
 pub mod loopfs;
 pub mod sampler;

@@ -1,24 +1,19 @@
-//! deploy/grafana: every query is valid, about metrics that exist, and answered by a real Prometheus.
+//! deploy/grafana: every query is valid, about metrics that exist, and answered by a real Prometheus that scrapes a real
+//! guard under a storm.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use guard::model::{
-    Amount, Bytes, Certainty, Checkpoint, FileId, Identity, Inodes, Inventory, Kind, Level, MinimumReclaim,
-    Monotonic, Need, Observation, Owner, PressurePolicy, Quantity, Signal, States, Threshold, Trigger,
-};
-use guard::report::health::Health;
-use guard::report::http::{Endpoints, listen, serve};
-use guard::report::metrics::{
-    FailureCause, FilesystemLabel, FilesystemState, Holdings, LostEvents, Metrics, RefusalCause, Wake,
-};
-use jiff::Timestamp;
+use guard::model::Bytes;
+use guard::report::metrics::Metrics;
 use serde_json::Value;
+use tests::daemon::Daemon;
 use tests::http::{free_address, get, percent_encoded};
+use tests::loopfs::{Filesystem, LoopMount};
+use tests::storm::{self, Method, Storm, Until};
 
 fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy")
@@ -159,98 +154,32 @@ impl Drop for Prometheus {
     }
 }
 
-/// Moves everything that a guard under a storm moves. What this does not prove: that the daemon calls it.
-fn storm(metrics: &Metrics) {
-    let threshold = |text: &str| {
-        let amount = |signal| Some(Amount::one(Quantity::parse(text, signal).unwrap()));
-        Some(Threshold {
-            available: amount(Signal::Available),
-            inodes_free: amount(Signal::InodesFree),
-            grace_period: Duration::ZERO,
-        })
-    };
-    let policy = PressurePolicy {
-        soft: threshold("20%"),
-        hard: threshold("15%"),
-        critical: threshold("10%"),
-        minimum_reclaim: MinimumReclaim::default(),
-        transition_period: Duration::from_secs(60),
-    };
-    let observation = Observation {
-        capacity: Bytes::gib(1),
-        available: Bytes::mib(160),
-        inodes: Some(Inodes { total: 1000, free: 900 }),
-    };
-    let state = FilesystemState {
-        observation: &observation,
-        observed: now(),
-        level: Level::Soft,
-        policy: &policy,
-        headroom: Need { bytes: Bytes::mib(6), inodes: 700 },
-        fill_rate: 5e6,
-        time_to: [Some(Duration::from_secs(1)); 3],
-        unreclaimable: Need::default(),
-        brake: false,
-    };
-    let label = FilesystemLabel::new(Path::new("/var/lib/kubelet/checkpoints"));
-    let filesystem = metrics.filesystem(&label);
-    filesystem.set(&state);
-    filesystem.written(Bytes::mib(5));
-    filesystem.deleted(&Trigger::Pressure(Level::Hard), Some("team"), Bytes::mib(5));
-    filesystem.scanned(now(), Duration::from_millis(2));
-    let checkpoint = Checkpoint {
-        directory: 0,
-        kind: Kind::Archive,
-        states: States::PINNED,
-        name: std::ffi::OsStr::new("checkpoint-web_team-app-2026-01-01T00:00:00Z.tar").into(),
-        file: FileId { dev: 1, ino: 2 },
-        created: Timestamp::UNIX_EPOCH,
-        modified: Timestamp::UNIX_EPOCH,
-        len: Bytes::mib(5),
-        allocated: Bytes::mib(5),
-        inodes: 1,
-        identity: Identity {
-            owner: Owner::new("team", "web", "app"),
-            certainty: Certainty::Exact,
-            ..Identity::default()
-        },
-    };
-    metrics
-        .checkpoints([&Holdings::of(&Inventory { checkpoints: vec![checkpoint], ..Inventory::default() })]);
-    metrics.deletion_failed(FailureCause::Io);
-    metrics.deletion_refused(RefusalCause::Pinned);
-    metrics.reacted(Duration::from_micros(300));
-    metrics.planned(Duration::from_micros(90));
-    metrics.lost(LostEvents::Ledger, 1);
-    metrics.woke(Wake::Budget);
-}
-
-#[expect(clippy::disallowed_methods, reason = "a real Prometheus compares with its own clock")]
-fn now() -> Timestamp {
-    Timestamp::now()
-}
-
 #[test]
 #[expect(clippy::disallowed_methods, reason = "waits for another process, so it measures time")]
 fn every_query_returns_data() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let metrics = Arc::new(Metrics::new());
-    metrics.backend("raw-tracepoint", false);
-    metrics.pool(None);
-    metrics.config_loaded(now());
-    let endpoints = Endpoints {
-        metrics: metrics.clone(),
-        health: Arc::new(Health::new(Duration::from_secs(30))),
-        now: Arc::new(|| Monotonic(Duration::ZERO)),
-    };
-    let listener = runtime.block_on(listen("127.0.0.1:0".parse().unwrap())).unwrap();
-    let Some(prometheus) = Prometheus::start(listener.local_addr().unwrap()) else { return };
-    runtime.spawn(serve(listener, endpoints, std::future::pending()));
+    if !nix::unistd::geteuid().is_root() {
+        println!("SKIPPED every_query_returns_data: mounting a filesystem needs root");
+        return;
+    }
+    let disk = LoopMount::new(Filesystem::Ext4, Bytes::mib(256));
+    let directory = disk.path().join("checkpoints");
+    std::fs::create_dir(&directory).unwrap();
+    let daemon = Daemon::start(&directory, "").unwrap();
+    let Some(prometheus) = Prometheus::start(daemon.http()) else { return };
+    let _storm = Storm::start(storm::Options {
+        directory,
+        writers: 1,
+        size: (Bytes::mib(1), Bytes::mib(8)),
+        namespaces: vec!["team".to_owned(), "ci".to_owned()],
+        pods: 2,
+        method: Method::Write,
+        first_age: Duration::from_secs(24 * 3600),
+        until: Until::default(),
+    });
 
     let began = Instant::now();
     let mut unanswered = queries();
     while !unanswered.is_empty() && began.elapsed() < Duration::from_secs(60) {
-        storm(&metrics);
         std::thread::sleep(Duration::from_millis(300));
         unanswered.retain(|(_, query)| prometheus.samples(query) == 0);
     }

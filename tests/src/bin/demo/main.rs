@@ -3,17 +3,13 @@
 //! `cargo xtask demo` builds everything and runs this. Every number that it prints was measured in this run.
 
 mod audit;
-mod exposition;
-mod guard_process;
 mod picture;
 mod scene;
 mod stage;
 mod summary;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Parser, ValueEnum};
@@ -22,6 +18,9 @@ use nix::sys::signal::{SigHandler, Signal, signal};
 use tests::loopfs::Filesystem;
 
 /// Shows the guard keeping a small disk above its thresholds while checkpoints arrive at full speed.
+///
+/// The disk is an image below TMPDIR; with TMPDIR=/dev/shm it is as fast as memory. CHECKPOINT_GUARD names another guard
+/// than the one beside this program.
 #[derive(Debug, Parser)]
 pub(crate) struct Options {
     /// The same storm with nobody watching: it ends in ENOSPC.
@@ -36,9 +35,6 @@ pub(crate) struct Options {
     /// So many writers at once.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=16))]
     pub writers: u32,
-    /// The guard's binary; otherwise the one beside this program.
-    #[arg(long)]
-    pub guard: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -89,6 +85,3 @@ fn catch_interrupts() -> Result<()> {
     }
     Ok(())
 }
-
-/// How long to wait for something that another process does.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(15);

@@ -1,15 +1,12 @@
 //! What lies on the disk before the storm, and what the guard is told.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use guard::model::Bytes;
 use jiff::{SignedDuration, Timestamp};
 use tests::archives::Archive;
-
-use crate::DISK;
 
 /// Where the levels begin, in per cent of the disk. The configuration is written from these, and the picture drawn.
 pub(crate) const SOFT_PERCENT: u64 = 25;
@@ -86,16 +83,12 @@ pub(crate) fn share(capacity: Bytes, percent: u64) -> Bytes {
     Bytes((u128::from(capacity.0) * u128::from(percent) / 100) as u64)
 }
 
-/// The guard's configuration.
-pub(crate) fn configuration(directory: &Path, audit: &Path, metrics: SocketAddr) -> String {
+/// What the guard is told beyond the directory.
+pub(crate) fn settings() -> String {
     let namespaces: Vec<_> =
         STORM_NAMESPACES.iter().map(|(name, protection)| format!("{name} = {protection}")).collect();
     format!(
-        r#"# Written by `cargo xtask demo` for a disk of {DISK}.
-[[directory]]
-path = "{directory}"
-
-[pressure]
+        r#"[pressure]
 soft              = {{ available = "{SOFT_PERCENT}%", grace-period = "2s" }}
 hard              = {{ available = "{HARD_PERCENT}%" }}
 critical          = {{ available = "{CRITICAL_PERCENT}%" }}
@@ -103,19 +96,8 @@ minimum-reclaim   = {{ available = "{MINIMUM_RECLAIM_PERCENT}%" }}
 transition-period = "1s"
 
 [protection]
-namespaces = {{ forensics = 100, {namespaces} }}
-
-[kubernetes]
-mode = "off"
-
-[metrics]
-listen = "{metrics}"
-
-[audit]
-path = "{audit}"
+namespaces = {{ forensics = 100, {} }}
 "#,
-        directory = directory.display(),
-        audit = audit.display(),
-        namespaces = namespaces.join(", "),
+        namespaces.join(", "),
     )
 }

@@ -1,19 +1,18 @@
 //! The play: a disk, a guard, a storm, and what became of it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use guard::model::Bytes;
 use jiff::Timestamp;
-use tests::http::free_address;
+use tests::daemon::Daemon;
 use tests::loopfs::{Filesystem, LoopMount};
 use tests::sampler::Sampler;
 use tests::storm::{self, Method, Storm, Until};
 
 use crate::audit::{AuditLog, Deleted};
-use crate::guard_process::GuardProcess;
 use crate::picture::{Frame, Picture};
 use crate::scene::{self, Keepsake};
 use crate::summary::{Guarded, Summary};
@@ -29,7 +28,6 @@ const AFTERMATH: Duration = Duration::from_millis(1500);
 pub(crate) fn play(options: &Options) -> Result<Summary> {
     let filesystem = Filesystem::from(options.filesystem);
     let disk = LoopMount::with_options(filesystem, DISK, &[], "")?;
-    let scratch = tempfile::Builder::new().prefix("checkpoint-guard-demo-").tempdir()?;
     let directory = disk.path().join("checkpoints");
     std::fs::create_dir(&directory)?;
     let keepsakes = scene::keepsakes(&directory, now())?;
@@ -43,41 +41,33 @@ pub(crate) fn play(options: &Options) -> Result<Summary> {
         if options.without_guard { ", and nobody guards it" } else { "" },
         machine()
     );
-    let guard =
-        if options.without_guard { None } else { Some(start_guard(options, &directory, scratch.path())?) };
-    let act = Act { options, directory: &directory, keepsakes, audit: scratch.path().join("audit.jsonl") };
-    act.perform(guard)
-}
-
-fn start_guard(options: &Options, directory: &Path, scratch: &Path) -> Result<GuardProcess> {
-    let binary = match &options.guard {
-        Some(binary) => binary.clone(),
-        None => std::env::current_exe()?.with_file_name("checkpoint-guard"),
+    let guard = match options.without_guard {
+        true => None,
+        false => Some(Daemon::start(&directory, &scene::settings())?),
     };
-    let http = free_address()?;
-    let config = scratch.join("guard.toml");
-    std::fs::write(&config, scene::configuration(directory, &scratch.join("audit.jsonl"), http))?;
-    GuardProcess::start(&binary, &config, http, &scratch.join("guard.log"))
+    Act { options, directory: &directory, keepsakes }.perform(guard)
 }
 
 struct Act<'a> {
     options: &'a Options,
     directory: &'a Path,
     keepsakes: Vec<Keepsake>,
-    audit: PathBuf,
 }
 
 impl Act<'_> {
-    fn perform(self, mut guard: Option<GuardProcess>) -> Result<Summary> {
+    fn perform(self, mut guard: Option<Daemon>) -> Result<Summary> {
         let capacity = capacity(self.directory)?;
         let sampler = Sampler::start(self.directory, Duration::from_millis(1))?;
         let storm = Storm::start(self.storm());
-        let mut audit = AuditLog::follow(&self.audit);
+        let mut audit = guard.as_ref().map(|guard| AuditLog::follow(&guard.audit_log()));
         let mut picture = Picture::new(capacity, Duration::from_secs(self.options.seconds));
         let mut deletions: Vec<Deleted> = Vec::new();
         loop {
             let last = storm.is_over() || INTERRUPTED.load(Ordering::Relaxed);
-            let fresh = audit.deletions().context("cannot follow the audit log")?;
+            let fresh = match &mut audit {
+                Some(audit) => audit.deletions().context("cannot follow the audit log")?,
+                None => Vec::new(),
+            };
             deletions.extend(fresh.iter().cloned());
             let low = sampler.take_low();
             let frame = Frame { low, totals: storm.totals(), fresh: &fresh, deletions: deletions.len() };
@@ -92,19 +82,21 @@ impl Act<'_> {
         }
         storm.stop();
         let totals = storm.join();
+        let ended = now();
         if guard.is_some() {
             std::thread::sleep(AFTERMATH);
         }
         let samples = sampler.stop();
         let survivors = scene::census(self.directory)?;
-        let guarded = guard
-            .map(|guard| -> Result<Guarded> {
-                let (metrics, log) = (guard.metrics()?, guard.log_text());
-                let ended_in = guard.stop()?;
+        let guarded = match (guard, audit) {
+            (Some(mut guard), Some(mut audit)) => {
+                let metrics = guard.metrics_after(ended)?;
+                let ended_in = guard.terminate()?;
                 deletions.extend(audit.deletions().context("cannot follow the audit log")?);
-                Ok(Guarded { deletions, metrics, log, ended_in })
-            })
-            .transpose()?;
+                Some(Guarded { deletions, metrics, log: guard.log(), ended_in })
+            }
+            _ => None,
+        };
         let lost = self.keepsakes.iter().filter(|keepsake| !keepsake.survived());
         Ok(Summary {
             capacity,
@@ -148,7 +140,7 @@ fn capacity(directory: &Path) -> Result<Bytes> {
     Ok(Bytes(stat.blocks() * stat.fragment_size()))
 }
 
-#[expect(clippy::disallowed_methods, reason = "the archives that lie there beforehand are dated")]
+#[expect(clippy::disallowed_methods, reason = "archives are dated, and the guard's last look is waited for")]
 fn now() -> Timestamp {
     Timestamp::now()
 }

@@ -5,11 +5,11 @@ use std::fmt;
 use std::time::Duration;
 
 use guard::model::Bytes;
+use tests::exposition::{Histogram, info, sum};
 use tests::sampler::Samples;
 use tests::storm::Totals;
 
 use crate::audit::Deleted;
-use crate::exposition::{Histogram, info, sum};
 use crate::scene::{CRITICAL_PERCENT, HARD_PERCENT, MINIMUM_RECLAIM_PERCENT, SOFT_PERCENT, share};
 
 /// How far below the hard threshold the guard may let a writer at full speed come.

@@ -2,27 +2,33 @@
 
 use std::time::Duration;
 
+/// The least of the samples of `family`, whatever their labels; `None` when it has none.
+pub fn min(text: &str, family: &str) -> Option<f64> {
+    samples(text, family).map(|(_, value)| value).min_by(f64::total_cmp)
+}
+
 /// The sum of the samples of `family`, whatever their labels; `None` when it has none.
-pub(crate) fn sum(text: &str, family: &str) -> Option<f64> {
+pub fn sum(text: &str, family: &str) -> Option<f64> {
     let values: Vec<f64> = samples(text, family).map(|(_, value)| value).collect();
     (!values.is_empty()).then(|| values.iter().sum())
 }
 
 /// The value of `label` in the only sample of an info family.
-pub(crate) fn info<'a>(text: &'a str, family: &'a str, label: &str) -> Option<&'a str> {
+pub fn info<'a>(text: &'a str, family: &'a str, label: &str) -> Option<&'a str> {
     let (labels, _) = samples(text, family).next()?;
     label_value(labels, label)
 }
 
 /// A histogram without labels of its own.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Histogram {
+pub struct Histogram {
     /// Upper bound in seconds and cumulative count, ascending, the last one +Inf.
     buckets: Vec<(f64, f64)>,
 }
 
 impl Histogram {
-    pub(crate) fn read(text: &str, family: &str) -> Option<Histogram> {
+    /// `None` when `family` has no buckets.
+    pub fn read(text: &str, family: &str) -> Option<Histogram> {
         let family = format!("{family}_bucket");
         let bucket = |(labels, count)| {
             let bound = label_value(labels, "le")?;
@@ -32,13 +38,14 @@ impl Histogram {
         (!buckets.is_empty()).then_some(Histogram { buckets })
     }
 
-    pub(crate) fn count(&self) -> u64 {
+    /// Observations in all.
+    pub fn count(&self) -> u64 {
         self.buckets.last().map_or(0, |(_, count)| *count as u64)
     }
 
     /// The `quantile` (0 to 1), interpolated within its bucket as Prometheus' `histogram_quantile` does it; the
     /// largest bound when it lies beyond.
-    pub(crate) fn quantile(&self, quantile: f64) -> Option<Duration> {
+    pub fn quantile(&self, quantile: f64) -> Option<Duration> {
         let rank = quantile * self.count() as f64;
         let at = self.buckets.iter().position(|(_, count)| *count >= rank && *count > 0.0)?;
         let (below_bound, below_count) = if at == 0 { (0.0, 0.0) } else { self.buckets[at - 1] };
@@ -53,7 +60,7 @@ impl Histogram {
 }
 
 /// Labels (without braces) and value of each sample of exactly this name.
-fn samples<'a>(text: &'a str, name: &'a str) -> impl Iterator<Item = (&'a str, f64)> {
+pub fn samples<'a>(text: &'a str, name: &'a str) -> impl Iterator<Item = (&'a str, f64)> {
     text.lines().filter_map(move |line| {
         let rest = line.strip_prefix(name)?;
         let (labels, value) = match rest.strip_prefix('{') {
@@ -90,6 +97,7 @@ reaction_seconds_count 101
     fn samples_are_found_by_their_exact_name() {
         assert_eq!(sum(TEXT, "a_bytes_total"), Some(42.0));
         assert_eq!(sum(TEXT, "a_bytes"), None);
+        assert_eq!(min(TEXT, "a_bytes_total"), Some(10.0));
         assert_eq!(info(TEXT, "backend_info", "backend"), Some("raw-tracepoint"));
     }
 

@@ -1,0 +1,146 @@
+//! The metrics of a real guard under a storm: all of them move, and they agree with the audit log and the disk.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use guard::model::Bytes;
+use guard::report::metrics::Metrics;
+use jiff::Timestamp;
+use serde_json::Value;
+use tests::archives::Archive;
+use tests::daemon::Daemon;
+use tests::http::get;
+use tests::loopfs::{Filesystem, LoopMount};
+use tests::storm::{Method, Options, Storm, Totals, Until};
+
+/// Families that stay at zero under a storm on a healthy disk, and what would move them.
+const QUIET: [(&str, &str); 12] = [
+    ("checkpoint_guard_unreclaimable_bytes", "too little that may be deleted"),
+    ("checkpoint_guard_unreclaimable_inodes", "too little that may be deleted"),
+    ("checkpoint_guard_brake_engaged", "nothing left to delete at critical"),
+    ("checkpoint_guard_exposed_checkpoints", "archives with mode 0644"),
+    ("checkpoint_guard_deletion_failures_total", "an immutable file, a dying disk"),
+    ("checkpoint_guard_deletion_refusals_total", "a pin between plan and deletion"),
+    ("checkpoint_guard_dry_run", "run --dry-run"),
+    ("checkpoint_guard_backend_degraded", "a kernel that refuses eBPF"),
+    ("checkpoint_guard_lost_events_total", "queues that overflow"),
+    ("checkpoint_guard_scan_failures_total", "a directory that cannot be read"),
+    ("checkpoint_guard_audit_failures_total", "an audit log that cannot be written"),
+    ("checkpoint_guard_config_reload_failures_total", "an invalid change of the configuration"),
+];
+
+/// One guard after one storm.
+struct Aftermath {
+    metrics: String,
+    deletions: Vec<Value>,
+    written: Totals,
+}
+
+/// `None`, loudly, without the right to mount.
+fn storm() -> Option<Aftermath> {
+    if !nix::unistd::geteuid().is_root() {
+        println!("SKIPPED report_daemon: mounting a filesystem needs root");
+        return None;
+    }
+    let disk = LoopMount::new(Filesystem::Ext4, Bytes::mib(256));
+    let directory = disk.path().join("checkpoints");
+    std::fs::create_dir(&directory).unwrap();
+    std::fs::write(directory.join("README.txt"), "not a checkpoint\n").unwrap();
+    let long_ago = "2026-01-01T00:00:00Z".parse().unwrap();
+    let pinned = Archive::new("team", "golden", "main", long_ago, Bytes::mib(2).0);
+    let pinned = pinned.write_in(&directory).unwrap();
+    std::fs::write(format!("{}.keep", pinned.display()), "").unwrap();
+    let mut daemon = Daemon::start(&directory, "").unwrap();
+    let written = Storm::start(options(&directory)).join();
+    let metrics = daemon.metrics_after(now()).unwrap();
+    assert!(pinned.exists());
+    assert_eq!(get(daemon.http(), "/healthz").unwrap(), (200, "ok\n".to_owned()));
+    assert!(daemon.terminate().unwrap().unwrap() < Duration::from_secs(2), "{}", daemon.log());
+    let audit = std::fs::read_to_string(daemon.audit_log()).unwrap();
+    let records = audit.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let is_done = |record: &Value| record["kind"] == "Deletion" && record["outcome"] == "deleted";
+    Some(Aftermath { metrics, deletions: records.filter(is_done).collect(), written })
+}
+
+fn options(directory: &Path) -> Options {
+    Options {
+        directory: directory.to_owned(),
+        writers: 2,
+        size: (Bytes::mib(2), Bytes::mib(12)),
+        namespaces: vec!["team".to_owned(), "team-prod".to_owned(), "ci".to_owned()],
+        pods: 1,
+        method: Method::Write,
+        first_age: Duration::from_secs(24 * 3600),
+        until: Until { bytes: Some(Bytes::gib(1)), ..Until::default() },
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the guard's last look is waited for")]
+fn now() -> Timestamp {
+    Timestamp::now()
+}
+
+/// Series → value.
+fn samples(text: &str) -> BTreeMap<&str, f64> {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    lines
+        .map(|line| line.rsplit_once(' ').unwrap())
+        .map(|(name, value)| (name, value.parse().unwrap()))
+        .collect()
+}
+
+#[test]
+fn the_metrics_of_a_guard_under_a_storm_move_and_agree_with_its_audit_log() {
+    let Some(Aftermath { metrics: text, deletions, written }) = storm() else { return };
+    let samples = samples(&text);
+    let of = |family: &str| -> Vec<f64> {
+        let is_of = |series: &str| series.split('{').next() == Some(family);
+        samples.iter().filter(|(series, _)| is_of(series)).map(|(_, value)| *value).collect()
+    };
+    let sum = |family: &str| -> f64 { of(family).iter().sum() };
+
+    let is_quiet = |family: &str| QUIET.iter().any(|(name, _)| *name == family);
+    let moves =
+        |family: &str| samples.iter().any(|(series, value)| series.starts_with(family) && *value != 0.0);
+    let declared = Metrics::new();
+    let names = declared.families().iter().map(|family| family.name);
+    let unmoved: Vec<_> = names.filter(|family| !is_quiet(family) && !moves(family)).collect();
+    assert!(unmoved.is_empty(), "nothing moves {unmoved:?}");
+
+    assert!(!deletions.is_empty(), "a gigabyte does not fit into 256 MiB");
+    assert_eq!(sum("checkpoint_guard_deletions_total"), deletions.len() as f64);
+    assert_eq!(sum("checkpoint_guard_namespace_deletions_total"), deletions.len() as f64);
+    let freed: u64 = deletions.iter().map(|deletion| deletion["freedBytes"].as_u64().unwrap()).sum();
+    assert_eq!(sum("checkpoint_guard_freed_bytes_total"), freed as f64);
+    let at_team = deletions.iter().filter(|deletion| deletion["namespace"] == "team").count();
+    let team = samples.get("checkpoint_guard_namespace_deletions_total{namespace=\"team\"}");
+    assert_eq!(team.copied().unwrap_or(0.0), at_team as f64);
+
+    let counted = sum("checkpoint_guard_written_bytes_total");
+    if text.contains("backend=\"inotify\"") {
+        println!("SKIPPED counting bytes: this kernel grants no eBPF");
+    } else {
+        let share = counted / written.bytes.0 as f64;
+        assert!((0.999..1.001).contains(&share), "counted {counted} of {}", written.bytes.0);
+    }
+    check_with_promtool(&text);
+}
+
+fn check_with_promtool(text: &str) {
+    let promtool = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let Ok(mut promtool) = promtool else {
+        println!("SKIPPED promtool check metrics: there is no promtool");
+        return;
+    };
+    std::io::Write::write_all(&mut promtool.stdin.take().unwrap(), text.as_bytes()).unwrap();
+    let output = promtool.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.trim().is_empty(), "{said}");
+}
