@@ -1,7 +1,7 @@
 //! `cargo xtask build-ebpf`: the object that the guard embeds.
 //!
 //! Three parts have to fit: a Rust compiler that has a `core` library for `bpfel-unknown-none` or may build one,
-//! bpf-linker, and the LLVM library that bpf-linker loads, which has to be at least as new as the compiler's.
+//! bpf-linker, and the LLVM library that bpf-linker loads, of the compiler's version.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,8 +13,9 @@ use crate::command::{output, run as run_command};
 use crate::ebpf_artifact;
 
 const TARGET: &str = "bpfel-unknown-none";
-/// 0.10.0 links what Rust 1.95 to 1.97 compile (LLVM 22).
 const LINKER_VERSION: &str = "0.10.0";
+/// What that bpf-linker speaks: Rust 1.95 to 1.97 have it. It can't read what a newer LLVM wrote.
+const LLVM_VERSION: &str = "22";
 
 /// Builds the eBPF object.
 #[derive(clap::Args)]
@@ -68,18 +69,19 @@ impl Compiler {
         const TOOLCHAIN: &str = "nightly";
         if let Ok(sysroot) = output(rustc_of(TOOLCHAIN).args(["--print", "sysroot"]))
             && Path::new(&sysroot).join("lib/rustlib/src/rust/library/core").exists()
+            && speaks_our_llvm(&mut rustc_of(TOOLCHAIN))
         {
             return Ok(Compiler::BuildsCore { toolchain: TOOLCHAIN });
         }
         // By its full path: rustup's rustc comes first in PATH.
         let debian = PathBuf::from("/usr/bin/rustc");
-        if has_core(&debian) {
+        if has_core(&debian) && speaks_our_llvm(&mut Command::new(&debian)) {
             return Ok(Compiler::HasCore { rustc: debian });
         }
         bail!(
-            "nothing here compiles for {TARGET}. Run `cargo xtask setup`, which installs rustc-web and \
-             libstd-rust-web-dev-bpf on Debian; elsewhere `rustup toolchain install nightly -c rust-src`; \
-             or name a compiler with --rustc"
+            "nothing here compiles for {TARGET} with LLVM {LLVM_VERSION}, which bpf-linker {LINKER_VERSION} reads. \
+             Run `cargo xtask setup`, which installs rustc-web and libstd-rust-web-dev-bpf on Debian; elsewhere \
+             install a rustup nightly of that time with rust-src; or name a compiler with --rustc"
         )
     }
 
@@ -119,14 +121,18 @@ impl Compiler {
         }
     }
 
-    /// Where rustup's LLVM library lies, which bpf-linker loads. Debian's own compiler has none of its own, but the
-    /// toolchain that builds the guard has one.
-    fn llvm(&self) -> Result<PathBuf> {
-        let sysroot = match self {
-            Compiler::BuildsCore { toolchain } => output(rustc_of(toolchain).args(["--print", "sysroot"]))?,
-            Compiler::HasCore { .. } => output(Command::new("rustc").args(["--print", "sysroot"]))?,
+    /// Where the LLVM library lies that bpf-linker is to load: in the toolchain, when it is of the right version.
+    /// Debian's compiler has the system's, which is found without being told.
+    fn llvm(&self) -> Option<PathBuf> {
+        let mut rustc = match self {
+            Compiler::BuildsCore { toolchain } => rustc_of(toolchain),
+            Compiler::HasCore { .. } => Command::new("rustc"),
         };
-        Ok(Path::new(&sysroot).join("lib"))
+        let libraries = Path::new(&output(rustc.args(["--print", "sysroot"])).ok()?).join("lib");
+        let fits = |name: &str| name.starts_with("libLLVM") && name.contains(LLVM_VERSION);
+        let found =
+            fs::read_dir(&libraries).ok()?.flatten().any(|entry| fits(&entry.file_name().to_string_lossy()));
+        found.then_some(libraries)
     }
 }
 
@@ -134,6 +140,11 @@ fn rustc_of(toolchain: &str) -> Command {
     let mut rustc = Command::new("rustup");
     rustc.args(["run", toolchain, "rustc"]).env_remove("RUSTUP_TOOLCHAIN");
     rustc
+}
+
+fn speaks_our_llvm(rustc: &mut Command) -> bool {
+    let wanted = format!("LLVM version: {LLVM_VERSION}.");
+    output(rustc.arg("-vV")).is_ok_and(|version| version.lines().any(|line| line.starts_with(&wanted)))
 }
 
 fn has_core(rustc: &Path) -> bool {
@@ -177,7 +188,9 @@ fn build(compiler: &Compiler, linker: &Path, directory: &Path, root: &Path) -> R
     if let Compiler::BuildsCore { .. } = compiler {
         cargo.args(["-Z", "build-std=core"]);
     }
-    cargo.env("LD_LIBRARY_PATH", prepended("LD_LIBRARY_PATH", &compiler.llvm()?)?);
+    if let Some(llvm) = compiler.llvm() {
+        cargo.env("LD_LIBRARY_PATH", prepended("LD_LIBRARY_PATH", &llvm)?);
+    }
     cargo.env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER", linker);
     // Meant for the machine's own programs.
     cargo.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");

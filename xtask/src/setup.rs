@@ -44,8 +44,8 @@ pub(crate) fn run(options: Options, _root: &Path) -> Result<()> {
         install(&missing)?;
     } else {
         bail!(
-            "this is not Debian, so install these (Debian's names) by hand: {}. In place of {}, \
-             `rustup toolchain install nightly -c rust-src` will do",
+            "this is not Debian, so install these (Debian's names) by hand: {}. In place of {}, a rustup \
+             nightly with rust-src will do, if its LLVM is the one that bpf-linker reads",
             missing.join(" "),
             COMPILER.join(" and ")
         );
