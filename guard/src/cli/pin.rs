@@ -33,7 +33,7 @@ pub(super) fn for_each(
     let mut code = ExitCode::SUCCESS;
     for checkpoint in checkpoints {
         let done = locate(checkpoint, directories)
-            .and_then(|(directory, name)| Ok(act(&CheckpointDir::open(&directory)?, &name)?));
+            .and_then(|(directory, name)| act(&CheckpointDir::open(&directory)?, &name));
         match done {
             Ok(done) => println!("{}: {done}", checkpoint.display()),
             Err(error) => {
