@@ -64,40 +64,62 @@ pub struct Scan {
 /// Finds who has any of `files` open or mapped, this process excepted.
 ///
 /// stat(2) follows `/proc/<pid>/fd/<n>` to the inode itself, so names, mount namespaces and unlinked files make
-/// no difference. Costs a stat per descriptor on the node: 3 ms with 100 processes, 60 ms with 3,000; and another
-/// per mapped file for processes where a file was not found among the descriptors. Names who, for people; what
+/// no difference. Costs a stat per descriptor on the node, and for files that no descriptor leads to another per
+/// mapping: 47 ms with 103 processes, 148 ms with 403 (6.18, unoptimised build). Names who, for people; what
 /// proves that nobody does is a [`Lease`].
 pub fn find(files: &[FileId]) -> Scan {
     let mut scan = Scan { complete: sees_every_process(), ..Scan::default() };
     if files.is_empty() {
         return scan;
     }
-    let mut pids = match pids() {
-        Ok(pids) => pids,
-        Err(_) => return Scan { complete: false, ..scan },
-    };
+    let Ok(mut pids) = pids() else { return Scan { complete: false, ..scan } };
+    pids.retain(|&pid| pid != std::process::id() as i32);
     pids.sort_unstable();
-    for pid in pids.into_iter().filter(|&pid| pid != std::process::id() as i32) {
-        let directory = Path::new("/proc").join(pid.to_string());
-        let mut open = Vec::new();
-        let mut seen_all = collect(&directory.join("map_files"), files, &mut open);
-        // Threads may have a descriptor table each (unshare(CLONE_FILES)).
-        match fs::read_dir(directory.join("task")) {
-            Ok(tasks) => {
-                for task in tasks.flatten() {
-                    seen_all &= collect(&task.path().join("fd"), files, &mut open);
-                }
-            }
-            Err(error) => seen_all &= has_ended(&error),
-        }
-        scan.complete &= seen_all;
-        open.sort_unstable();
-        open.dedup();
-        for file in open {
-            scan.holders.entry(file).or_default().push(Holder { pid, comm: comm(&directory) });
+    for &pid in &pids {
+        scan.look(pid, files, descriptors);
+    }
+    // A mapping keeps a file open without a descriptor.
+    let unknown: Vec<FileId> =
+        files.iter().filter(|file| !scan.holders.contains_key(file)).copied().collect();
+    if !unknown.is_empty() {
+        for &pid in &pids {
+            scan.look(pid, &unknown, |process, files, open| collect(&process.join("map_files"), files, open));
         }
     }
     scan
+}
+
+impl Scan {
+    /// Adds the process `pid` where `collect` finds one of `files` open in it.
+    fn look(
+        &mut self,
+        pid: i32,
+        files: &[FileId],
+        collect: impl Fn(&Path, &[FileId], &mut Vec<FileId>) -> bool,
+    ) {
+        let process = Path::new("/proc").join(pid.to_string());
+        let mut open = Vec::new();
+        self.complete &= collect(&process, files, &mut open);
+        open.sort_unstable();
+        open.dedup();
+        for file in open {
+            self.holders.entry(file).or_default().push(Holder { pid, comm: comm(&process) });
+        }
+    }
+}
+
+/// Looks through the descriptors of each thread: they may have a table each (unshare(CLONE_FILES)).
+fn descriptors(process: &Path, files: &[FileId], open: &mut Vec<FileId>) -> bool {
+    match fs::read_dir(process.join("task")) {
+        Ok(tasks) => {
+            let mut seen_all = true;
+            for task in tasks.flatten() {
+                seen_all &= collect(&task.path().join("fd"), files, open);
+            }
+            seen_all
+        }
+        Err(error) => has_ended(&error),
+    }
 }
 
 /// Adds to `open` which of `files` the links in `directory` lead to; false when it could not be read.

@@ -2,7 +2,7 @@
 //!
 //! A write lease is granted only while the caller's is the one open file description of the inode, mappings and
 //! other mount namespaces included; while it is held, everybody else's open(2) waits. So having one *proves* that
-//! nobody reads or writes the file, in 1 µs, where a walk through `/proc/*/fd` takes milliseconds, races, and does
+//! nobody reads or writes the file, in 1.5 µs, where a walk through `/proc/*/fd` takes milliseconds, races, and does
 //! not see what the kernel itself has open (a loop device, nfsd).
 //!
 //! What it does not see: `O_PATH` descriptors (they cannot read), and openers that come after it was given back.
