@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use guard::model::Bytes;
 use tests::archives::Archive;
-use tests::daemon::{Daemon, Setting};
 use tests::loopfs::{Filesystem, LoopMount};
 use tests::sampler::Sampler;
+use tests::setting::{Daemon, Setting};
 use tests::storm::{Method, Options, Storm, Until};
 
 /// Below hard by so much at most, whatever the writers do.

@@ -11,6 +11,7 @@ pub mod pin;
 pub mod plan;
 pub mod reclaim;
 pub mod run;
+pub mod simulate;
 pub mod unpin;
 
 use std::path::{Path, PathBuf};
@@ -103,12 +104,6 @@ impl Misconfigured {
 
 /// How to print.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-//! One file per command.
-
-pub mod simulate;
-
-/// How a command prints.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Output {
     /// For people.
     #[default]
@@ -142,6 +137,15 @@ enum Command {
         #[arg(long, short, default_value = "table", value_name = "FORMAT")]
         output: Output,
     },
+    /// Replay a trace, or a generated fleet, through the decisions, and compare orders side by side.
+    Simulate {
+        /// What to simulate.
+        #[command(flatten)]
+        args: simulate::Args,
+        /// How to print.
+        #[arg(long, short, default_value = "table", value_name = "FORMAT")]
+        output: Output,
+    },
     /// Turn a CheckpointRestoreOperator resource into our configuration.
     ImportOperator(import_operator::Args),
 }
@@ -161,6 +165,7 @@ pub fn main() -> ExitCode {
             common.audit_path(args.file.as_deref()).and_then(|path| history::run(&args, &path, clock::wall()))
         }
         Command::CheckConfig { args, output } => check_config::run(&args, &common.config, output),
+        Command::Simulate { args, output } => simulate::run(&args, output),
         Command::ImportOperator(args) => import_operator::run(&args),
     };
     result.unwrap_or_else(|error| {
@@ -174,7 +179,4 @@ pub fn main() -> ExitCode {
         eprintln!("checkpoint-guard: {error:#}");
         if error.is::<Misconfigured>() { ExitCode::from(USAGE) } else { ExitCode::from(FAILED) }
     })
-}
-    /// For programs: stable, documented, `"apiVersion": "checkpoint-guard/v1"`.
-    Json,
 }
