@@ -26,7 +26,7 @@ use crate::observe::catalog::{Catalog, Holds};
 use crate::observe::filesystem::observe;
 use crate::observe::inotify::{Detail, Event, Watcher};
 use crate::observe::probe::Coverage;
-use crate::report::metrics::{FilesystemLabel, FilesystemState, LostEvents};
+use crate::report::metrics::{FilesystemLabel, FilesystemState, LostEvents, Wake};
 
 /// What the loop is told from outside. Each message is followed by a ring of the bell.
 pub(super) enum Message {
@@ -179,13 +179,15 @@ impl Filesystem {
     }
 
     fn run(&mut self) {
+        let mut woken_by = Wake::Request;
         while !self.shared.stop.load(Ordering::Relaxed) && self.directories.iter().any(|it| !it.gone) {
             let woken = self.watched.as_ref().and_then(Watched::take_wake);
+            self.shared.metrics.woke(woken.map_or(woken_by, |_| Wake::Budget));
             self.hear();
             self.catch_up();
             let rest = self.turn(woken);
             self.shared.health.beat(&self.label, monotonic());
-            self.wait(rest);
+            woken_by = self.wait(rest);
         }
         self.shared.health.forget(&self.label);
         self.shared.metrics.filesystem(&self.label).forget();
@@ -443,8 +445,8 @@ impl Filesystem {
         }
     }
 
-    /// Sleeps until something happens.
-    fn wait(&self, rest: Rest) {
+    /// Sleeps until something happens; says what.
+    fn wait(&self, rest: Rest) -> Wake {
         let mut fds = vec![PollFd::new(self.bell.as_fd(), PollFlags::POLLIN)];
         if let Some(watcher) = self.watcher.as_ref().filter(|_| rest.hears_directory) {
             fds.push(PollFd::new(watcher.as_fd(), PollFlags::POLLIN));
@@ -452,6 +454,12 @@ impl Filesystem {
         let millis = u16::try_from(rest.limit.as_millis()).unwrap_or(u16::MAX).max(1);
         // EINTR is a turn too many, no more.
         let _ = poll(&mut fds, PollTimeout::from(millis));
+        let has_rung = |index: usize| fds.get(index).and_then(PollFd::any).unwrap_or(false);
+        match (has_rung(0), has_rung(1)) {
+            (true, _) => Wake::Request,
+            (false, true) => Wake::Directory,
+            (false, false) => Wake::Timer,
+        }
     }
 
     /// Brings the gauges up to date.

@@ -23,7 +23,7 @@ pub(super) const FAILURE: LabelKey =
     LabelKey { name: "cause", values: "`permission`, `read-only`, `io`, `no-space`, `other`" };
 pub(super) const REFUSAL: LabelKey = LabelKey {
     name: "cause",
-    values: "`pinned`, `protected`, `in-use`, `changed`, `not-a-checkpoint`, `gone`",
+    values: "`pinned`, `in-use`, `changed`, `not-a-checkpoint`, `gone`, `linked`, `cannot-prove`",
 };
 pub(super) const LOST: LabelKey =
     LabelKey { name: "kind", values: "`ring-buffer`, `ledger`, `inotify-queue`" };
