@@ -47,7 +47,7 @@ fn tell(slot: u32, limit: Limit, total: *mut Total) {
     }
     let crossing = Crossing { slot, epoch: epoch as u32 };
     // Inserting a key that must not exist is the test-and-set that kernels before 5.12 have.
-    if CROSSED.insert(&crossing, &0, u64::from(BPF_NOEXIST)).is_err() {
+    if CROSSED.insert(crossing, 0, u64::from(BPF_NOEXIST)).is_err() {
         return;
     }
     // SAFETY: as above; only the one whose insertion succeeded writes.

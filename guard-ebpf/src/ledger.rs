@@ -97,7 +97,7 @@ fn entry(key: &LedgerKey, directory: &Directory) -> Option<*mut LedgerValue> {
     let empty = LedgerValue { slot: directory.slot as u16, ..EMPTY };
     // Of two processors that get here for one file, the second must not overwrite what the first has added; so both
     // insert only if absent, and both look again, whichever was first.
-    let _ = LEDGER.insert(key, &empty, u64::from(BPF_NOEXIST));
+    let _ = LEDGER.insert(key, empty, u64::from(BPF_NOEXIST));
     LEDGER.get_ptr_mut(key)
 }
 
