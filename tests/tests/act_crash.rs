@@ -81,6 +81,8 @@ impl Node {
             signal = match waitpid(pid, None).unwrap() {
                 WaitStatus::Exited(_, code) => {
                     assert_eq!(code, 0, "the guard failed");
+                    // waitpid(2) has reaped it already.
+                    let _ = child.wait();
                     return false;
                 }
                 WaitStatus::Stopped(_, nix::sys::signal::Signal::SIGTRAP) => None,
