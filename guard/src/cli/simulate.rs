@@ -279,6 +279,41 @@ fn print_json(results: &[Comparison]) -> anyhow::Result<()> {
 mod tests {
     use super::*;
 
+    #[derive(clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn args(line: &str) -> Args {
+        <Command as clap::Parser>::try_parse_from(line.split(' ')).unwrap().args
+    }
+
+    #[test]
+    fn a_fleet_that_was_written_is_replayed_to_the_same_outcome() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("fleet.jsonl");
+        let fleet = args("simulate --fleet ci-bursts --nodes 2 --days 1 --order superseded,oldest");
+        write(&fleet, &sources(&fleet).unwrap(), &path).unwrap();
+        let file = args(&format!("simulate --trace {}", path.display()));
+        let outcomes = |args: &Args| {
+            let compared = compare(args, &sources(args).unwrap()[0], &fleet.order);
+            compared.into_iter().map(|one| (one.order, one.outcome)).collect::<Vec<_>>()
+        };
+        assert_eq!(outcomes(&fleet), outcomes(&file));
+        assert!(outcomes(&fleet)[0].1.arrivals > 0);
+    }
+
+    #[test]
+    fn a_trace_without_a_node_is_refused_by_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("empty.jsonl");
+        std::fs::write(&path, "\n").unwrap();
+        let args = args(&format!("simulate --trace {}", path.display()));
+        let error = run(&args, Output::Table).unwrap_err().to_string();
+        assert!(error.contains("empty.jsonl holds no node"), "{error}");
+    }
+
     #[test]
     fn an_order_is_read_as_in_the_configuration() {
         assert_eq!(order("superseded, oldest").unwrap().keys, [OrderKey::Superseded, OrderKey::Oldest]);

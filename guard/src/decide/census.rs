@@ -11,7 +11,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::decide::protection::{self, Protected};
-use crate::model::{Certainty, Checkpoint, Inventory, Kind, Need, Owner, Policy, Protection, States};
+use crate::model::{Bytes, Certainty, Checkpoint, Inventory, Kind, Need, Owner, Policy, Protection, States};
 
 /// What is never told of a checkpoint that could be restored by itself.
 const NOT_RESTORABLE: States = States::BEING_WRITTEN.union(States::INCOMPLETE).union(States::PRE_CHECKPOINT);
@@ -77,14 +77,16 @@ pub struct Party<'a> {
     newest: Option<u32>,
 }
 
-/// Sixteen bytes, since there may be a million of them.
+/// Everything that a decision asks for again and again, in 32 bytes: there may be a million of them, and walking the
+/// large records in any order but their own is a cache miss each.
 #[derive(Clone, Copy, Debug)]
 struct Facts {
     /// [`Checkpoint::instant`] in nanoseconds; beyond the years 1677 and 2262 the nearest that fits.
     instant: i64,
+    allocated: Bytes,
+    inodes: u32,
     party: u32,
     follows: Follows,
-    /// Copied from the checkpoint and from its party: whoever goes through all of them need not touch those.
     states: States,
     protection: Protection,
 }
@@ -104,6 +106,8 @@ impl<'a> Census<'a> {
             extremes.note(instant, checkpoint.gain());
             Facts {
                 instant,
+                allocated: checkpoint.allocated,
+                inodes: checkpoint.inodes,
                 party,
                 follows: if is_young { Follows::YOUNG } else { Follows::empty() },
                 states: checkpoint.states,
@@ -115,6 +119,11 @@ impl<'a> Census<'a> {
         census.find_newest(policy.eviction.keep_last as usize);
         census.find_superseded(&registry.certain);
         census
+    }
+
+    /// How many checkpoints there are.
+    pub(crate) fn len(&self) -> u32 {
+        self.facts.len() as u32
     }
 
     /// What follows of the checkpoint at `index`.
@@ -152,9 +161,15 @@ impl<'a> Census<'a> {
         &self.parties
     }
 
-    /// How old it is.
+    /// How old it is, as [`Checkpoint::age`] says.
     pub fn age(&self, index: u32) -> Duration {
-        self.inventory.checkpoints[index as usize].age(self.now)
+        Duration::from_nanos(nanoseconds(self.now).saturating_sub(self.instant(index)).max(0).unsigned_abs())
+    }
+
+    /// What deleting it frees.
+    pub(crate) fn gain(&self, index: u32) -> Need {
+        let Facts { allocated, inodes, .. } = self.facts[index as usize];
+        Need { bytes: allocated, inodes: inodes.into() }
     }
 
     /// Its instant in nanoseconds, for sorting; ties are real or beyond what 64 bits hold, see [`Census::by_time`].

@@ -23,14 +23,14 @@ pub struct Request {
 ///
 /// Candidates are taken in the configured order until bytes and inodes are met; then the taken ones are walked
 /// backwards, and each that turned out not to be needed is given back. Equal inputs give equal plans, in whatever
-/// order the inventory lists its checkpoints. Time is O(n log n), memory some 90 bytes for each checkpoint.
+/// order the inventory lists its checkpoints. Time is O(n log n), memory some 100 bytes for each checkpoint.
 pub fn plan(inventory: &Inventory, request: &Request, policy: &Policy, now: Timestamp) -> Plan {
     let census = Census::new(inventory, policy, now);
     let chains = Chains::new(inventory, policy, &census);
     let need = request.need;
     let is_critical = request.trigger == Trigger::Pressure(Level::Critical);
-    let rules = Rules::new(inventory, policy, &census, &chains, !is_critical);
-    let mut ranking = Ranking::new(inventory, &census, &chains, &policy.eviction, need, now);
+    let rules = Rules::new(policy, &census, &chains, !is_critical);
+    let mut ranking = Ranking::new(&census, &chains, &policy.eviction, need, now);
     let candidates = ranked_candidates(&mut ranking, &rules, need);
     let mut taken = take(&ranking, &candidates, need);
     give_back(&ranking, &candidates, need, &mut taken);
@@ -39,7 +39,7 @@ pub fn plan(inventory: &Inventory, request: &Request, policy: &Policy, now: Time
 
 /// All candidates, first to go first.
 fn ranked_candidates(ranking: &mut Ranking<'_>, rules: &Rules<'_>, need: Need) -> Vec<Candidate> {
-    let count = ranking.inventory.checkpoints.len() as u32;
+    let count = ranking.census.len();
     let free = |index: &u32| ranking.chains.of(*index).is_none() && rules.spare_reason(*index).is_none();
     let mut candidates = Vec::with_capacity(count as usize);
     candidates.extend((0..count).filter(free).map(|index| ranking.candidate(index)));
@@ -47,8 +47,7 @@ fn ranked_candidates(ranking: &mut Ranking<'_>, rules: &Rules<'_>, need: Need) -
     candidates.extend(free_chains.map(|chain| ranking.chain_candidate(chain)));
     candidates.sort_unstable_by(|a, b| ranking.compare(a, b));
     if share::is_wanted(ranking.order, need) {
-        let inventory = ranking.inventory;
-        share::settle(ranking, inventory, &candidates);
+        share::settle(ranking, &candidates);
         for candidate in &mut candidates {
             *candidate = ranking.with_share(*candidate);
         }
@@ -111,8 +110,8 @@ fn write_down(
     let frees = taken.iter().map(|position| ranking.gain(&candidates[*position]));
     let frees = frees.fold(Need::default(), |all, one| all.plus(one));
     let shortfall = request.need.less(frees);
-    let count = ranking.inventory.checkpoints.len();
-    let mut spared = Vec::with_capacity(count - victims.len());
+    let count = ranking.census.len();
+    let mut spared = Vec::with_capacity(count as usize - victims.len());
     let mut next_taken = taken.iter().peekable();
     for (position, candidate) in candidates.iter().enumerate() {
         if next_taken.next_if_eq(&&position).is_some() {
@@ -130,8 +129,7 @@ fn write_down(
         }
     }
     let not_needed = spared.len();
-    let exempt =
-        (0..count as u32).filter_map(|index| Some(Spared { index, reason: rules.spare_reason(index)? }));
+    let exempt = (0..count).filter_map(|index| Some(Spared { index, reason: rules.spare_reason(index)? }));
     spared.extend(exempt);
     spared[not_needed..].sort_unstable_by(|a, b| ranking.census.by_time(a.index, b.index));
     Plan { need: request.need, victims, spared, frees, shortfall }

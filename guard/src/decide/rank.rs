@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::decide::census::{Census, Follows};
 use crate::decide::chain::Chains;
 use crate::decide::loss;
-use crate::model::{Inventory, Need, OrderKey, Signal, States};
+use crate::model::{Need, OrderKey, Signal, States};
 
 /// What is taken or left as one: a checkpoint, or a chain of them. Twenty-four bytes, since there may be a million.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +23,6 @@ pub(crate) struct Candidate {
 
 /// Everything the keys are computed from.
 pub(crate) struct Ranking<'a> {
-    pub(crate) inventory: &'a Inventory,
     pub(crate) census: &'a Census<'a>,
     pub(crate) chains: &'a Chains,
     pub(crate) order: &'a [OrderKey],
@@ -43,7 +42,6 @@ pub(crate) struct Ranking<'a> {
 
 impl<'a> Ranking<'a> {
     pub(crate) fn new(
-        inventory: &'a Inventory,
         census: &'a Census<'a>,
         chains: &'a Chains,
         eviction: &'a crate::model::EvictionPolicy,
@@ -55,7 +53,6 @@ impl<'a> Ranking<'a> {
             if need.bytes.is_zero() && need.inodes > 0 { Signal::InodesFree } else { Signal::Available };
         let age_bucket = u64::try_from(eviction.age_bucket.as_nanos()).unwrap_or(u64::MAX);
         let mut ranking = Ranking {
-            inventory,
             census,
             chains,
             order: &eviction.order,
@@ -124,8 +121,8 @@ impl<'a> Ranking<'a> {
 
     /// What deleting `candidate` frees.
     pub(crate) fn gain(&self, candidate: &Candidate) -> Need {
-        let gain = |index: &u32| self.inventory.checkpoints[*index as usize].gain();
-        self.members(candidate).iter().map(gain).fold(Need::default(), |all, one| all.plus(one))
+        let gains = self.members(candidate).iter().map(|index| self.census.gain(*index));
+        gains.fold(Need::default(), |all, one| all.plus(one))
     }
 
     /// What `amount` is of the scarce signal.

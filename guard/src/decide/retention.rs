@@ -26,7 +26,7 @@ use crate::model::{
 pub fn retention(inventory: &Inventory, policy: &Policy, now: Timestamp) -> Plan {
     let census = Census::new(inventory, policy, now);
     let chains = Chains::new(inventory, policy, &census);
-    let rules = Rules::new(inventory, policy, &census, &chains, false);
+    let rules = Rules::new(policy, &census, &chains, false);
     let mut retention = Retention::new(inventory, policy, &census, &chains, &rules);
     retention.let_go_by_themselves();
     for scope in [Scope::Container, Scope::Pod, Scope::Namespace] {

@@ -4,13 +4,10 @@ use std::sync::Arc;
 
 use crate::decide::census::{Census, Follows};
 use crate::decide::chain::Chains;
-use crate::model::{
-    Checkpoint, DeleteReason, Inventory, OrderKey, Policy, Ranked, SpareReason, Standing, States,
-};
+use crate::model::{DeleteReason, OrderKey, Policy, Ranked, SpareReason, Standing, States};
 
 /// Who may go at all.
 pub(crate) struct Rules<'a> {
-    inventory: &'a Inventory,
     census: &'a Census<'a>,
     chains: &'a Chains,
     /// By [`crate::model::ProtectionPolicy::rules`]: where each is written.
@@ -22,14 +19,12 @@ pub(crate) struct Rules<'a> {
 impl<'a> Rules<'a> {
     /// The rules of `policy`, at critical and for retention without min-age and keep-last.
     pub(crate) fn new(
-        inventory: &'a Inventory,
         policy: &'a Policy,
         census: &'a Census<'a>,
         chains: &'a Chains,
         spares_young_and_last: bool,
     ) -> Rules<'a> {
         let mut rules = Rules {
-            inventory,
             census,
             chains,
             sources: policy.protection.rules.iter().map(|rule| rule.source.as_str().into()).collect(),
@@ -45,10 +40,6 @@ impl<'a> Rules<'a> {
     /// Whether a member of `chain` stays, and so all of it does.
     pub(crate) fn chain_stays(&self, chain: u32) -> bool {
         self.chain_stays[chain as usize]
-    }
-
-    fn checkpoint(&self, index: u32) -> &'a Checkpoint {
-        &self.inventory.checkpoints[index as usize]
     }
 
     /// Why the checkpoint at `index` is no candidate; `None` when it is one.
@@ -91,7 +82,6 @@ impl<'a> Rules<'a> {
 
     /// Why the checkpoint at `index` goes, and by which key before the next that stays.
     pub(crate) fn delete_reason(&self, index: u32, decided_by: Option<OrderKey>) -> DeleteReason {
-        let checkpoint = self.checkpoint(index);
         let party = self.census.party(index);
         DeleteReason::Ranked(Ranked {
             decided_by,
@@ -100,7 +90,7 @@ impl<'a> Rules<'a> {
             protection: party.protected.protection,
             rule: self.source(party.protected.rule),
             age: self.census.age(index),
-            frees: checkpoint.allocated,
+            frees: self.census.gain(index).bytes,
         })
     }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::decide::census::Census;
 use crate::decide::rank::{Candidate, Ranking};
-use crate::model::{Inventory, Need, OrderKey};
+use crate::model::{Need, OrderKey};
 
 /// By party, whose holdings its checkpoints count among: its namespace's, or, for all whose owner is in doubt, those
 /// of one holder together. So nobody pays for a checkpoint that may not be theirs.
@@ -32,14 +32,13 @@ struct Holding {
 /// That is max-min fairness: a namespace pays as long as it holds more than any other that could pay, hence the one
 /// that floods pays first, and in the end all that paid hold the same. Within a namespace the other keys decide, so
 /// `candidates` come sorted by those.
-pub(crate) fn settle(ranking: &mut Ranking<'_>, inventory: &Inventory, candidates: &[Candidate]) {
+pub(crate) fn settle(ranking: &mut Ranking<'_>, candidates: &[Candidate]) {
     let census = ranking.census;
     let holders = holders(census);
     let holder = |index: u32| holders[census.party_index(index)];
     let mut holdings = vec![Holding::default(); holders.iter().max().map_or(0, |most| most + 1)];
     // What each frees, until its turn comes and what its namespace holds is written over it.
-    let mut held: Vec<u64> =
-        inventory.checkpoints.iter().map(|checkpoint| ranking.scarce_of(checkpoint.gain())).collect();
+    let mut held: Vec<u64> = (0..census.len()).map(|index| ranking.scarce_of(census.gain(index))).collect();
     for (gain, index) in held.iter().zip(0u32..) {
         let holding = &mut holdings[holder(index)];
         holding.amount = holding.amount.saturating_add(*gain);
