@@ -57,7 +57,7 @@ fn zstd() -> Vec<u8> {
 
 fn xz() -> Vec<u8> {
     let mut encoder = liblzma::write::XzEncoder::new(Vec::new(), 6);
-    io::copy(&mut pages(3), &mut encoder).unwrap();
+    io::copy(&mut pages(2), &mut encoder).unwrap();
     encoder.finish().unwrap()
 }
 
