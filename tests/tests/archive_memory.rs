@@ -35,33 +35,34 @@ fn header(name: &str, size: u64) -> Vec<u8> {
     header.as_bytes().to_vec()
 }
 
-/// The start of an endless entry, `mib` MiB long.
-fn pages(mib: usize) -> impl Read {
+/// The start of an endless entry: `period` bytes of noise (half a bit each) over and over, `mib` MiB in all.
+fn pages(period: usize, mib: usize) -> impl Read {
     let mut state = 1_u32;
     let noise = std::iter::repeat_with(move || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        b"etaoinshrdlu"[(state >> 24) as usize % 12]
+        b"aaaaaaab"[(state >> 29) as usize]
     });
-    let noise: Vec<u8> = noise.take(64 << 10).collect();
-    io::Cursor::new(header("checkpoint/pages-1.img", 1 << 30)).chain(io::Cursor::new(noise.repeat(16 * mib)))
+    let noise: Vec<u8> = noise.take(period).collect();
+    let data = noise.repeat((mib << 20) / period);
+    io::Cursor::new(header("checkpoint/pages-1.img", 1 << 30)).chain(io::Cursor::new(data))
 }
 
 fn zstd() -> Vec<u8> {
     let mut encoder = zstd::Encoder::new(Vec::new(), 3).unwrap();
     encoder.window_log(23).unwrap();
-    io::copy(&mut pages(16), &mut encoder).unwrap();
+    io::copy(&mut pages(64 << 10, 16), &mut encoder).unwrap();
     encoder.finish().unwrap()
 }
 
 fn xz() -> Vec<u8> {
     let mut encoder = liblzma::write::XzEncoder::new(Vec::new(), 6);
-    io::copy(&mut pages(3), &mut encoder).unwrap();
+    io::copy(&mut pages(64 << 10, 2), &mut encoder).unwrap();
     encoder.finish().unwrap()
 }
 
 fn bzip2() -> Vec<u8> {
     let mut encoder = bzip2::write::BzEncoder::new(Vec::new(), bzip2::Compression::best());
-    io::copy(&mut pages(2), &mut encoder).unwrap();
+    io::copy(&mut pages(1 << 20, 1), &mut encoder).unwrap();
     encoder.finish().unwrap()
 }
 

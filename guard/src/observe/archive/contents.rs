@@ -20,12 +20,13 @@ pub enum End {
     Marker,
     /// The file, or the stream, ends before the marker: what a failed checkpoint leaves behind.
     Early,
-    /// Something is no tar header, or no compressed data: what a failed checkpoint leaves that was overwriting a
+    /// No header lies where one must, or the stream is damaged: what a failed checkpoint leaves that was overwriting a
     /// longer one, or a crash before the blocks reached the disk. No engine restores from it.
     Broken,
     /// It is neither a tar nor a stream, from its first block on: encrypted perhaps, or a format to come.
     Unrecognised,
-    /// A bound was reached first, or the stream asks for more memory than allowed: nobody knows.
+    /// A bound was reached first, the stream asks for more memory than allowed, or readers of tar would disagree
+    /// about what follows: nobody knows.
     NotReached,
 }
 
@@ -119,7 +120,7 @@ impl Findings {
                 Err(Stop::Early) => break End::Early,
                 Err(Stop::Broken) if walk.headers() == 1 => break End::Unrecognised,
                 Err(Stop::Broken) => break End::Broken,
-                Err(Stop::Limit) => break End::NotReached,
+                Err(Stop::Limit | Stop::Disputed) => break End::NotReached,
                 Err(Stop::Io { offset, source }) => return Err(ReadError::Io { offset, source }),
             }
         };

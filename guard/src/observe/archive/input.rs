@@ -20,8 +20,10 @@ const XZ_MEMORY_MAX: u64 = 10 << 20;
 pub(super) enum Stop {
     /// The bytes end too soon.
     Early,
-    /// These are not the bytes of a tar, or of a stream.
+    /// No header lies where one must, or the stream is damaged.
     Broken,
+    /// A header means one thing to some readers and another, or nothing, to others.
+    Disputed,
     /// A bound is reached, or the stream asks for more memory than allowed.
     Limit,
     /// The kernel could not read.

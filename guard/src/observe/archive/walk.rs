@@ -58,10 +58,10 @@ impl<I: Input> Walk<I> {
         loop {
             let Some(block) = self.next_header()? else { return Ok(None) };
             let header = Header::from_byte_slice(&block);
-            let size = octal_or_binary(&header.as_old().size).ok_or(Stop::Broken)?;
+            let size = octal_or_binary(&header.as_old().size).ok_or(Stop::Disputed)?;
             match header.entry_type() {
                 EntryType::XHeader => {
-                    let pax = Pax::parse(&self.extended_data(size)?).ok_or(Stop::Broken)?;
+                    let pax = Pax::parse(&self.extended_data(size)?).ok_or(Stop::Disputed)?;
                     once(&mut extended.pax, pax)?;
                 }
                 EntryType::GNULongName => {
@@ -75,12 +75,12 @@ impl<I: Input> Walk<I> {
                 }
                 // A global size or name means one thing to some readers and nothing to Go.
                 EntryType::XGlobalHeader => {
-                    let pax = Pax::parse(&self.extended_data(size)?).ok_or(Stop::Broken)?;
+                    let pax = Pax::parse(&self.extended_data(size)?).ok_or(Stop::Disputed)?;
                     if pax.size.is_some() || pax.path.is_some() {
-                        return Err(Stop::Broken);
+                        return Err(Stop::Disputed);
                     }
                 }
-                EntryType::GNULongLink => return Err(Stop::Broken),
+                EntryType::GNULongLink => return Err(Stop::Disputed),
                 _ => return self.entry(header, size, extended).map(Some),
             }
         }
@@ -103,19 +103,10 @@ impl<I: Input> Walk<I> {
         if kind.is_gnu_sparse() {
             self.pass_sparse_map(header)?;
         }
-        // POSIX lets only these carry no data whatever their size says; so does Go.
-        let header_only = matches!(
-            kind,
-            EntryType::Link
-                | EntryType::Symlink
-                | EntryType::Char
-                | EntryType::Block
-                | EntryType::Directory
-                | EntryType::Fifo
-        );
-        let size = if header_only { 0 } else { pax.size.unwrap_or(size) };
-        self.ahead = size.checked_next_multiple_of(BLOCK as u64).ok_or(Stop::Broken)?;
-        let name = pax.path.or(extended.long_name).unwrap_or_else(|| header.path_bytes().into_owned());
+        let name = extended.long_name.filter(|name| !name.is_empty()).or(pax.path);
+        let name = name.unwrap_or_else(|| header.path_bytes().into_owned());
+        let size = if carries_no_data(header, &name) { 0 } else { pax.size.unwrap_or(size) };
+        self.ahead = size.checked_next_multiple_of(BLOCK as u64).ok_or(Stop::Disputed)?;
         let regular = matches!(kind, EntryType::Regular | EntryType::Continuous) && !pax.sparse;
         Ok(Entry { name: top_level(name), regular, size })
     }
@@ -160,11 +151,27 @@ impl<I: Input> Walk<I> {
     }
 }
 
+/// Whether nothing lies behind the header, whatever its size says: links, devices, directories, and what tar of
+/// Unix V7 wrote for a directory, a plain file with a slash at the end of its name.
+fn carries_no_data(header: &Header, name: &[u8]) -> bool {
+    let old_directory = header.as_old().linkflag == [0] && name.ends_with(b"/");
+    old_directory
+        || matches!(
+            header.entry_type(),
+            EntryType::Link
+                | EntryType::Symlink
+                | EntryType::Char
+                | EntryType::Block
+                | EntryType::Directory
+                | EntryType::Fifo
+        )
+}
+
 /// A second extended header for one entry: readers disagree which one counts.
 fn once<T>(slot: &mut Option<T>, value: T) -> Result<(), Stop> {
     match slot.replace(value) {
         None => Ok(()),
-        Some(_) => Err(Stop::Broken),
+        Some(_) => Err(Stop::Disputed),
     }
 }
 
