@@ -123,6 +123,34 @@ pub struct Removed {
     pub inodes: u64,
 }
 
+/// A checkpoint whose name is gone.
+#[derive(Debug)]
+#[must_use = "its space comes back with `free`"]
+pub struct Unlinked {
+    removed: Removed,
+    /// The last descriptor of an archive: closing it frees the space.
+    content: Option<OwnedFd>,
+    /// Where the filesystem shows freed space only when asked to.
+    commits: Option<(Arc<OwnedFd>, Commits)>,
+}
+
+impl Unlinked {
+    /// What [`Unlinked::free`] gives back.
+    pub fn removed(&self) -> Removed {
+        self.removed
+    }
+
+    /// Gives the space back. Blocks for as long as the kernel needs: 20 ms for 512 MiB on ext4, and until those of its
+    /// pages that are being written to the disk have got there, which took up to 80 ms beside two writers at full speed.
+    pub fn free(self) -> Removed {
+        drop(self.content);
+        if let Some((directory, commits)) = self.commits {
+            commits.begin(&directory, Ask::Fsync);
+        }
+        self.removed
+    }
+}
+
 impl CheckpointDir {
     /// Opens the directory `path`. Links on the way to it are followed, once, now; `path` itself must not be one.
     pub fn open(path: &Path) -> Result<CheckpointDir, OpenError> {
@@ -193,31 +221,24 @@ impl CheckpointDir {
     /// `id` is the audit line that announced it; it makes private names unique. When it returns, statfs(2) shows
     /// the space within [`CheckpointDir::lag_max`].
     pub fn remove(&self, expected: &Expected<'_>, id: u64) -> Result<Removed, Refused> {
-        self.remove_telling(expected, id, &mut || {})
+        self.unlink(expected, id).map(Unlinked::free)
     }
 
-    /// Like [`CheckpointDir::remove`]; `unlinked` is called as soon as an archive's name is gone. Freeing its space may
-    /// take much longer: the kernel waits for those of its pages that are being written back.
-    pub fn remove_telling(
-        &self,
-        expected: &Expected<'_>,
-        id: u64,
-        unlinked: &mut dyn FnMut(),
-    ) -> Result<Removed, Refused> {
+    /// The first half of [`CheckpointDir::remove`]: afterwards the name is gone for good, and the space comes back with
+    /// [`Unlinked::free`].
+    pub fn unlink(&self, expected: &Expected<'_>, id: u64) -> Result<Unlinked, Refused> {
         if !is_one_component(expected.name) {
             return Err(Refused::NotACheckpoint("its name is not one path component"));
         }
         if !self.is_still_at(&self.path) {
             return Err(Refused::Changed(Changed::Directory));
         }
-        let removed = match expected.kind {
-            Kind::Archive => archive::remove(self, expected, id, unlinked),
-            Kind::PodCheckpoint => pod::remove(self, expected, id),
+        let (removed, content) = match expected.kind {
+            Kind::Archive => archive::remove(self, expected, id)?,
+            Kind::PodCheckpoint => (pod::remove(self, expected, id)?, None),
         };
-        if removed.is_ok() {
-            self.show_freed_space();
-        }
-        removed
+        let commits = (self.filesystem == BTRFS_SUPER_MAGIC).then(|| (self.fd.clone(), self.commits.clone()));
+        Ok(Unlinked { removed, content, commits })
     }
 
     /// Removes `<name>.keep`. `ENOENT`: there is none. `EFBIG`: what bears the name is larger than any marker, and
@@ -244,14 +265,7 @@ impl CheckpointDir {
         }
     }
 
-    /// Makes the filesystem show what was freed, where it does not by itself. Does not wait for it.
-    fn show_freed_space(&self) {
-        if self.filesystem == BTRFS_SUPER_MAGIC {
-            self.commits.begin(&self.fd, Ask::Fsync);
-        }
-    }
-
-    /// The same, when it still does not show it. Every 20 ms or so.
+    /// Asks the filesystem to show what was freed, when it still does not show it. Every 20 ms or so.
     pub(super) fn show_freed_space_at_last(&self) {
         if self.filesystem == BTRFS_SUPER_MAGIC {
             self.commits.begin(&self.fd, Ask::StartSync);

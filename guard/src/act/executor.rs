@@ -11,6 +11,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 
 use crate::act::checkpoint_dir::{CheckpointDir, Expected, Removed};
+use crate::act::freeing::Freeing;
 use crate::act::journal::{Intent, Journal, Outcome, Verdict};
 use crate::act::refusal::Refused;
 use crate::model::{
@@ -87,73 +88,126 @@ pub fn execute(plan: &Plan, inventory: &Inventory, dirs: &[CheckpointDir], ctx: 
         Err(errno) => return Round { ended: Ended::Unmeasurable(errno), ..round },
     };
     round.seen = Some(start);
-    // A dry run frees nothing, so what it would have freed is added to what is seen.
-    let mut assumed = Need::default();
-    let mut in_use: Vec<(&Victim, Outcome)> = Vec::new();
+    let assumed = Need::default();
+    let mut execution =
+        Execution { plan, inventory, dirs, ctx, start, round, assumed, slow: None, in_use: Vec::new() };
     for victim in &plan.victims {
-        if ctx.stop.load(Ordering::Relaxed) {
-            round.ended = Ended::Stopped;
+        if let Err(ended) = execution.attempt(victim) {
+            execution.round.ended = ended;
             break;
         }
-        let before = match (ctx.observe)() {
-            Ok(seen) => plus(seen, assumed),
-            Err(errno) => {
-                round.ended = Ended::Unmeasurable(errno);
-                break;
-            }
-        };
-        round.see(plan, &start, before);
-        if round.remaining.is_met() && ends_when_met(&victim.trigger) {
-            continue;
-        }
-        let checkpoint = &inventory.checkpoints[victim.index as usize];
-        let intent = intent(victim, checkpoint, inventory, ctx);
-        let outcome = if ctx.dry_run {
-            assumed = sum(assumed, promised(checkpoint));
-            would_delete(victim, checkpoint, before, (ctx.clock)())
-        } else {
-            delete(victim, checkpoint, &dirs[usize::from(checkpoint.directory)], &intent, before, ctx)
-        };
-        if let Some(seen) = outcome.after {
-            round.see(plan, &start, seen);
-        }
-        if matches!(outcome.refused(), Some(Refused::InUse { holders, .. }) if holders.is_empty()) {
-            in_use.push((victim, outcome));
-        } else {
-            round.record(outcome, &intent, ctx);
-        }
     }
-    // Who has them open is for people to read: found in one walk for all, when nothing waits for us any more.
-    name_holders(&mut in_use);
-    for (victim, outcome) in in_use {
-        let intent = intent(victim, &inventory.checkpoints[victim.index as usize], inventory, ctx);
-        round.record(outcome, &intent, ctx);
-    }
-    if round.ended == Ended::Done && !round.remaining.is_met() {
-        round.ended = Ended::Short;
-    }
-    round
+    execution.finish()
 }
 
-impl Round {
-    fn see(&mut self, plan: &Plan, start: &Observation, seen: Observation) {
-        self.seen = Some(seen);
-        self.remaining = plan.need.less(gain(start, &seen));
+/// A round under way.
+struct Execution<'e, 'ctx> {
+    plan: &'e Plan,
+    inventory: &'e Inventory,
+    dirs: &'e [CheckpointDir],
+    ctx: &'e mut Context<'ctx>,
+    start: Observation,
+    round: Round,
+    /// A dry run frees nothing, so what it would have freed is added to what is seen.
+    assumed: Need,
+    /// One deletion whose space is slow to come back while writers go on.
+    slow: Option<Begun<'e>>,
+    /// Those that somebody has open: who, is found out at the end.
+    in_use: Vec<(&'e Victim, Outcome)>,
+}
+
+impl<'e> Execution<'e, '_> {
+    /// Deletes `victim`, if it is needed and nothing speaks against it. `Err`: no further one.
+    fn attempt(&mut self, victim: &'e Victim) -> Result<(), Ended> {
+        if self.ctx.stop.load(Ordering::Relaxed) {
+            return Err(Ended::Stopped);
+        }
+        let before = plus((self.ctx.observe)().map_err(Ended::Unmeasurable)?, self.assumed);
+        self.see(before);
+        if self.round.remaining.is_met() && ends_when_met(&victim.trigger) {
+            return Ok(());
+        }
+        let checkpoint = &self.inventory.checkpoints[victim.index as usize];
+        let outcome = if self.ctx.dry_run {
+            self.assumed = sum(self.assumed, promised(checkpoint));
+            would_delete(victim, checkpoint, before, (self.ctx.clock)())
+        } else {
+            let dir = &self.dirs[usize::from(checkpoint.directory)];
+            let intent =
+                intent(victim, checkpoint, self.inventory, self.ctx.protection, self.ctx.requested_by);
+            match begin(victim, checkpoint, dir, &intent, before, self.ctx) {
+                Ok(begun) if !begun.wait(self.ctx, self.slow.is_none()) => {
+                    self.slow = Some(begun);
+                    return Ok(());
+                }
+                Ok(begun) => begun.settle(self.ctx),
+                Err(outcome) => *outcome,
+            }
+        };
+        self.take(victim, outcome);
+        if let Some(begun) = self.slow.take_if(|begun| begun.freeing.is_done()) {
+            let (victim, outcome) = (begun.victim, begun.settle(self.ctx));
+            self.take(victim, outcome);
+        }
+        Ok(())
     }
 
-    fn record(&mut self, outcome: Outcome, intent: &Intent<'_>, ctx: &mut Context<'_>) {
-        if !ctx.dry_run {
-            ctx.journal.outcome(intent, &outcome);
+    fn finish(mut self) -> Round {
+        // The plan is used up, its last victim is slow, and writers do not wait for it.
+        if let (Some(_), Some(reserve)) = (&self.slow, &self.plan.reserve)
+            && let Err(ended) = self.attempt(reserve)
+        {
+            self.round.ended = ended;
+        }
+        if let Some(begun) = self.slow.take() {
+            begun.wait(self.ctx, false);
+            let (victim, outcome) = (begun.victim, begun.settle(self.ctx));
+            self.take(victim, outcome);
+        }
+        // Who has them open is for people to read: found in one walk for all, when nothing waits for us any more.
+        let mut in_use = std::mem::take(&mut self.in_use);
+        name_holders(&mut in_use);
+        for (victim, outcome) in in_use {
+            self.record(victim, outcome);
+        }
+        if self.round.ended == Ended::Done && !self.round.remaining.is_met() {
+            self.round.ended = Ended::Short;
+        }
+        self.round
+    }
+
+    fn see(&mut self, seen: Observation) {
+        self.round.seen = Some(seen);
+        self.round.remaining = self.plan.need.less(gain(&self.start, &seen));
+    }
+
+    fn take(&mut self, victim: &'e Victim, outcome: Outcome) {
+        if let Some(seen) = outcome.after {
+            self.see(seen);
+        }
+        if matches!(outcome.refused(), Some(Refused::InUse { holders, .. }) if holders.is_empty()) {
+            self.in_use.push((victim, outcome));
+        } else {
+            self.record(victim, outcome);
+        }
+    }
+
+    fn record(&mut self, victim: &Victim, outcome: Outcome) {
+        let checkpoint = &self.inventory.checkpoints[victim.index as usize];
+        if !self.ctx.dry_run {
+            let intent =
+                intent(victim, checkpoint, self.inventory, self.ctx.protection, self.ctx.requested_by);
+            self.ctx.journal.outcome(&intent, &outcome);
         }
         if outcome.fell_short() {
             tracing::warn!(
-                checkpoint = %intent.checkpoint.display_name(), promised = %outcome.promised.bytes,
+                checkpoint = %checkpoint.display_name(), promised = %outcome.promised.bytes,
                 freed = %outcome.freed.bytes, "deleting it freed less than it promised"
             );
         }
-        (ctx.on_outcome)(&outcome);
-        self.freed = sum(self.freed, outcome.freed);
-        self.outcomes.push(outcome);
+        (self.ctx.on_outcome)(&outcome);
+        self.round.freed = sum(self.round.freed, outcome.freed);
+        self.round.outcomes.push(outcome);
     }
 }
 
@@ -165,57 +219,115 @@ fn ends_when_met(trigger: &Trigger) -> bool {
     }
 }
 
-fn intent<'i, 'ctx: 'i>(
+fn intent<'i>(
     victim: &'i Victim,
     checkpoint: &'i Checkpoint,
     inventory: &'i Inventory,
-    ctx: &Context<'ctx>,
+    protection: &dyn Fn(&Checkpoint) -> Protection,
+    requested_by: Option<&'i str>,
 ) -> Intent<'i> {
     Intent {
         checkpoint,
         directory: inventory.directory_of(checkpoint),
-        protection: (ctx.protection)(checkpoint),
+        protection: protection(checkpoint),
         trigger: &victim.trigger,
         reason: victim.reason.to_string(),
-        requested_by: ctx.requested_by,
+        requested_by,
     }
 }
 
-fn delete(
-    victim: &Victim,
-    checkpoint: &Checkpoint,
-    dir: &CheckpointDir,
+/// A deletion whose name is gone and whose space is on its way.
+struct Begun<'i> {
+    victim: &'i Victim,
+    checkpoint: &'i Checkpoint,
+    dir: &'i CheckpointDir,
+    id: u64,
+    before: Observation,
+    began: Monotonic,
+    removed_at: Monotonic,
+    removed: Removed,
+    freeing: Freeing,
+}
+
+/// Looks are this far apart while something is awaited.
+const STEP: Duration = Duration::from_micros(200);
+/// Freeing that takes longer is waiting for a disk: most take less than 3 ms for 64 MiB.
+const SLOW_AFTER: Duration = Duration::from_millis(2);
+/// Writers that have used up so much while space is slow to come back will not wait for it.
+const LOSING: Bytes = Bytes::mib(4);
+
+impl Begun<'_> {
+    /// Waits until the space has come back. False when it is slow and, meanwhile, writers use up what is left: then the
+    /// next victim is due, although this one may turn out to have been enough. Asked for once at a time (`may_leave`), so
+    /// that never more than one checkpoint goes beyond need.
+    fn wait(&self, ctx: &mut Context<'_>, may_leave: bool) -> bool {
+        let mut waited = Duration::ZERO;
+        while !self.freeing.is_done() && !ctx.stop.load(Ordering::Relaxed) {
+            std::thread::sleep(STEP);
+            waited += STEP;
+            let is_losing =
+                |seen: Observation| self.before.available.saturating_sub(seen.available) >= LOSING;
+            if may_leave && waited >= SLOW_AFTER && (ctx.observe)().is_ok_and(is_losing) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Measures what it gave.
+    fn settle(self, ctx: &mut Context<'_>) -> Outcome {
+        let patience = ctx.patience.unwrap_or_else(|| self.dir.lag_max());
+        let after = measure(self.dir, &self.before, self.removed, patience, ctx);
+        let freed = after.map_or(Need::default(), |after| at_most(gain(&self.before, &after), self.removed));
+        Outcome {
+            index: self.victim.index,
+            id: self.id,
+            verdict: Verdict::Deleted(self.removed),
+            promised: promised(self.checkpoint),
+            freed,
+            before: self.before,
+            after,
+            began: self.began,
+            removed_at: self.removed_at,
+            ended: (ctx.clock)(),
+        }
+    }
+}
+
+/// Announces and unlinks; refused, gone or failed is an outcome already.
+fn begin<'i>(
+    victim: &'i Victim,
+    checkpoint: &'i Checkpoint,
+    dir: &'i CheckpointDir,
     intent: &Intent<'_>,
     before: Observation,
     ctx: &mut Context<'_>,
-) -> Outcome {
+) -> Result<Begun<'i>, Box<Outcome>> {
     let began = (ctx.clock)();
     let id = ctx.journal.intent(intent);
-    let mut unlinked = None;
-    let removed = dir.remove_telling(&Expected::from(checkpoint), id, &mut || unlinked = Some((ctx.clock)()));
-    let removed_at = unlinked.unwrap_or_else(|| (ctx.clock)());
-    let patience = ctx.patience.unwrap_or_else(|| dir.lag_max());
-    let (verdict, freed, after) = match removed {
-        Ok(removed) => {
-            let after = measure(dir, &before, removed, patience, ctx);
-            let freed = after.map_or(Need::default(), |after| at_most(gain(&before, &after), removed));
-            (Verdict::Deleted(removed), freed, after)
+    let unlinked = dir.unlink(&Expected::from(checkpoint), id);
+    let removed_at = (ctx.clock)();
+    match unlinked {
+        Ok(unlinked) => {
+            let removed = unlinked.removed();
+            let freeing = Freeing::start(unlinked);
+            Ok(Begun { victim, checkpoint, dir, id, before, began, removed_at, removed, freeing })
         }
-        Err(Refused::Gone) => (Verdict::Gone, Need::default(), (ctx.observe)().ok()),
-        Err(refused) => (Verdict::Refused(refused), Need::default(), (ctx.observe)().ok()),
-    };
-    let promised = promised(checkpoint);
-    Outcome {
-        index: victim.index,
-        id,
-        verdict,
-        promised,
-        freed,
-        before,
-        after,
-        began,
-        removed_at,
-        ended: (ctx.clock)(),
+        Err(refused) => Err(Box::new(Outcome {
+            index: victim.index,
+            id,
+            verdict: match refused {
+                Refused::Gone => Verdict::Gone,
+                refused => Verdict::Refused(refused),
+            },
+            promised: promised(checkpoint),
+            freed: Need::default(),
+            before,
+            after: (ctx.observe)().ok(),
+            began,
+            removed_at,
+            ended: (ctx.clock)(),
+        })),
     }
 }
 
@@ -246,7 +358,6 @@ fn measure(
     patience: Duration,
     ctx: &mut Context<'_>,
 ) -> Option<Observation> {
-    const STEP: Duration = Duration::from_micros(200);
     const STEPS_BETWEEN_REMINDERS: u128 = 100;
     let mut seen = (ctx.observe)().ok()?;
     // Counted in steps and not by the clock, so that it ends whatever the clock does.

@@ -6,6 +6,7 @@
 
 pub mod checkpoint_dir;
 pub mod executor;
+mod freeing;
 pub mod journal;
 pub mod pin;
 pub mod refusal;

@@ -1,7 +1,7 @@
 //! The loop of one filesystem: observe, decide, act, report; on a thread of its own, so that a statfs(2) that hangs
 //! or a deletion that takes seconds holds up nobody else.
 
-use std::ffi::OsStr;
+use std::ffi::OsString;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender};
@@ -85,6 +85,8 @@ pub(super) struct Filesystem {
     bell: Arc<EventFd>,
     outbox: UnboundedSender<Happened>,
     due: Due,
+    /// Entries that a writer has closed and that the kernel still has as being written; so many looks are left.
+    closing: Vec<(u16, OsString, u32)>,
     /// The size that `thresholds` was made for.
     capacity: Option<Bytes>,
     /// At the last look.
@@ -122,6 +124,8 @@ const PUBLISH_EVERY: Duration = Duration::from_secs(5);
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// The shortest: in this time the fastest writers measured write 12 MiB.
 const SLEEP_MIN: Duration = Duration::from_millis(2);
+/// A writer who is not out of the kernel's books after so many turns has opened the file again.
+const CLOSING_TRIES: u32 = 50;
 /// While the fastest writers need longer than this for the headroom, nobody need be told of each write.
 const LISTEN_BELOW: Duration = Duration::from_millis(50);
 /// The fastest writers into the page cache measured wrote 2.8 GB/s (KERNEL.md, section 5); two of them.
@@ -164,6 +168,7 @@ impl Filesystem {
             bell: bell.clone(),
             outbox,
             due: Due { scan: now, place: now, publish: now },
+            closing: Vec::new(),
             capacity: None,
             available: None,
             consumed: Bytes::ZERO,
@@ -326,9 +331,14 @@ impl Filesystem {
     pub(super) fn catch_up(&mut self) {
         let now = monotonic();
         let mut rescan = now >= self.due.scan;
+        for (directory, name, tries) in std::mem::take(&mut self.closing) {
+            self.refresh(directory, name, tries);
+        }
         for event in self.watcher.as_mut().map(Watcher::drain).unwrap_or_default() {
             match event {
-                Event::Entry { directory, name } => self.refresh(directory, &name),
+                Event::Entry { directory, name, closed } => {
+                    self.refresh(directory, name, if closed { CLOSING_TRIES } else { 0 });
+                }
                 Event::Written => {}
                 Event::DirectoryGone { .. } => self.due.place = now,
                 Event::Overflow => {
@@ -355,11 +365,18 @@ impl Filesystem {
         }
     }
 
-    fn refresh(&mut self, directory: u16, name: &OsStr) {
+    /// Looks at one entry again. The kernel tells that a writer has closed a file a moment before it takes the writer out
+    /// of its books (`fsnotify_close` is the first step of `__fput`), and nothing tells the end of that moment: so up to
+    /// `tries` more looks are taken, one a turn.
+    fn refresh(&mut self, directory: u16, name: OsString, tries: u32) {
         let Some(it) = self.directories.get(usize::from(directory)) else { return };
         if let (false, Some(holds)) = (it.gone, it.holds()) {
-            self.catalog.refresh(directory, self.dirs[usize::from(directory)].as_fd(), holds, name);
+            let dir = self.dirs[usize::from(directory)].as_fd();
+            let is_written = self.catalog.refresh(directory, dir, holds, &name);
             self.relief.catalog_changed();
+            if is_written && tries > 0 {
+                self.closing.push((directory, name, tries - 1));
+            }
         }
     }
 
@@ -431,7 +448,8 @@ impl Filesystem {
         let deadlines =
             [self.pressure.next_deadline(&self.thresholds), self.relief.deadline(), Some(self.due.place)];
         let limit = deadlines.into_iter().flatten().map(|deadline| deadline.since(now)).min();
-        let limit = limit.unwrap_or(SLEEP_MAX).clamp(SLEEP_MIN, SLEEP_MAX);
+        let longest = if self.closing.is_empty() { SLEEP_MAX } else { SLEEP_MIN };
+        let limit = limit.unwrap_or(SLEEP_MAX).clamp(SLEEP_MIN, longest);
         if self.watched.as_ref().is_some_and(Watched::is_exact) || self.relief.is_stuck() {
             return Rest { limit, hears_directory: true };
         }

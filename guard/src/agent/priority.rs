@@ -2,7 +2,7 @@
 
 use nix::libc;
 
-/// Lets the calling thread run before ordinary ones.
+/// Lets the calling thread, and those that it starts, run before ordinary ones.
 ///
 /// Writers at full speed and CPU hogs together can keep an ordinary thread from a core for tens of milliseconds, and
 /// in that time a disk fills by 100 MiB. The lowest real-time priority is enough to be before all of them, and the
@@ -12,16 +12,20 @@ use nix::libc;
 pub(super) fn raise() {
     let parameters = libc::sched_param { sched_priority: 1 };
     // SAFETY: the call reads the structure it is given and keeps no reference; 0 means the calling thread.
-    let status =
-        unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &parameters) };
+    let status = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &parameters) };
     if status == 0 {
         return;
     }
-    // SAFETY: takes numbers only; 0 with PRIO_PROCESS means the calling thread on Linux (setpriority(2), notes).
-    let status = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
-    if status != 0 {
+    if !prefer() {
         tracing::warn!(
             "running at ordinary priority: CAP_SYS_NICE is missing, and a busy node may delay reclaiming"
         );
     }
+}
+
+/// Lets the calling thread have most of a core among ordinary ones, and none before real-time ones. False when that is not
+/// allowed.
+pub(super) fn prefer() -> bool {
+    // SAFETY: takes numbers only; 0 with PRIO_PROCESS means the calling thread on Linux (setpriority(2), notes).
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) == 0 }
 }

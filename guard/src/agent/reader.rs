@@ -9,6 +9,7 @@ use std::thread::{Builder, JoinHandle};
 
 use nix::sys::eventfd::EventFd;
 
+use crate::agent::priority;
 use crate::observe::archive;
 use crate::observe::catalog::{Answer, Catalog, ReadRequest, Reading, Version};
 use crate::observe::scan;
@@ -38,6 +39,9 @@ impl Reader {
         let (orders, inbox) = channel::<Order>();
         let (outbox, answers) = channel();
         let thread = Builder::new().name(format!("read-{name}")).spawn(move || {
+            // An archive that has not been read is no candidate, so a busy node must not keep us from reading; but
+            // what lies in archives must not get a real-time priority either.
+            priority::prefer();
             for (dir, request) in inbox {
                 let reading = read(&dir, &request);
                 if outbox.send((request, reading)).is_err() {

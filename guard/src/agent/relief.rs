@@ -196,7 +196,8 @@ fn carry_out(fs: &Filesystem, plan: &Plan, woken: &mut Option<Monotonic>) -> Rou
 
 /// Lets the catalog, the metrics and the log follow what has happened.
 fn take_in(fs: &mut Filesystem, plan: &Plan, round: &Round) {
-    let victims: HashMap<u32, _> = plan.victims.iter().map(|victim| (victim.index, victim)).collect();
+    let victims: HashMap<u32, _> =
+        plan.victims.iter().chain(&plan.reserve).map(|victim| (victim.index, victim)).collect();
     // Taken together before anything is removed: the outcomes' indices are the inventory's of before.
     let tried: Vec<_> = round
         .outcomes

@@ -95,7 +95,7 @@ pub fn run(args: Args, common: &Common) -> anyhow::Result<ExitCode> {
         eprintln!("checkpoint-guard: the audit log is not on the disk yet: it is slow or full");
     }
     let items = round.outcomes.iter().map(|outcome| {
-        let victim = plan.victims.iter().find(|victim| victim.index == outcome.index);
+        let victim = plan.victims.iter().chain(&plan.reserve).find(|victim| victim.index == outcome.index);
         Item {
             checkpoint: records[outcome.index as usize].clone(),
             outcome: outcome.label(),

@@ -128,11 +128,28 @@ fn write_down(
             spared.push(Spared { index: *index, reason });
         }
     }
+    let reserve = reserve(ranking, rules, candidates, taken, request);
     let not_needed = spared.len();
     let exempt = (0..count).filter_map(|index| Some(Spared { index, reason: rules.spare_reason(index)? }));
     spared.extend(exempt);
     spared[not_needed..].sort_unstable_by(|a, b| ranking.census.by_time(a.index, b.index));
-    Plan { need: request.need, victims, spared, frees, shortfall }
+    Plan { need: request.need, victims, reserve, spared, frees, shortfall }
+}
+
+/// The first candidate after all victims that goes alone and frees some of what is short.
+fn reserve(
+    ranking: &Ranking<'_>,
+    rules: &Rules<'_>,
+    candidates: &[Candidate],
+    taken: &[usize],
+    request: &Request,
+) -> Option<Victim> {
+    let after = &candidates[taken.last()? + 1..];
+    let frees = |candidate: &&Candidate| request.need.less(ranking.gain(candidate)) != request.need;
+    let candidate = after.iter().filter(frees).find(|candidate| ranking.members(candidate).len() == 1)?;
+    let index = ranking.members(candidate)[0];
+    let reason = rules.delete_reason(index, None);
+    Some(Victim { index, trigger: request.trigger.clone(), reason })
 }
 
 /// The victims in the order of deletion, each compared with the next candidate that is left alone.

@@ -226,7 +226,7 @@ impl<'a> Retention<'a> {
             .map(|(index, reason)| Spared { index, reason: reason.unwrap_or(SpareReason::Retained) })
             .collect();
         spared.sort_unstable_by(|a, b| census.by_time(a.index, b.index));
-        Plan { need: Need::default(), victims, spared, frees, shortfall: Need::default() }
+        Plan { victims, spared, frees, ..Plan::default() }
     }
 }
 

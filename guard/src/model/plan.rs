@@ -101,6 +101,9 @@ pub struct Plan {
     pub need: Need,
     /// In the order of deletion: the rank of a victim is its place here, from 1.
     pub victims: Vec<Victim>,
+    /// The next candidate, not needed if all goes well: for when the space of a victim is slow to come back and writers
+    /// use up what is left meanwhile.
+    pub reserve: Option<Victim>,
     /// Everything else in the inventory, candidates that were not needed first, by rank.
     pub spared: Vec<Spared>,
     /// What deleting the victims frees.

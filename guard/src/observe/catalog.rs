@@ -194,18 +194,18 @@ impl Catalog {
         Ok(summary)
     }
 
-    /// Looks at one entry of `dir` again, after an event.
-    pub fn refresh(&mut self, directory: u16, dir: BorrowedFd<'_>, holds: Holds, name: &OsStr) {
+    /// Looks at one entry of `dir` again, after an event. The result is whether somebody has it open for writing.
+    pub fn refresh(&mut self, directory: u16, dir: BorrowedFd<'_>, holds: Holds, name: &OsStr) -> bool {
         if let Some(pinned) = pinned_name(name) {
             let pinned = pinned.to_owned();
             if let Some(place) = self.find(directory, &pinned) {
                 let is_pinned = is_pinned(dir, &pinned);
                 self.inventory.checkpoints[place].states.set(States::PINNED, is_pinned);
             }
-            return;
+            return false;
         }
         if is_ours(name) {
-            return;
+            return false;
         }
         match (Stat::at(dir, name), holds) {
             (Ok(stat), Holds::Archives) if stat.sort == Sort::File => {
@@ -220,10 +220,11 @@ impl Catalog {
                 self.strangers.remove(&(directory, name.into()));
             }
         }
-        if let Some(place) = self.find(directory, name) {
-            let is_pinned = is_pinned(dir, name);
-            self.inventory.checkpoints[place].states.set(States::PINNED, is_pinned);
-        }
+        let Some(place) = self.find(directory, name) else { return false };
+        let is_pinned = is_pinned(dir, name);
+        let states = &mut self.inventory.checkpoints[place].states;
+        states.set(States::PINNED, is_pinned);
+        states.contains(States::IN_USE | States::BEING_WRITTEN)
     }
 
     /// Takes a checkpoint out: it was deleted, or has gone.

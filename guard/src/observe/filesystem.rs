@@ -6,14 +6,20 @@ use nix::errno::Errno;
 use nix::sys::statvfs::{Statvfs, fstatvfs};
 
 use crate::model::{Bytes, Inodes, Observation};
+use crate::observe::btrfs;
 
 /// Looks at the filesystem that `directory` lies on, with fstatvfs(3): about 1 µs on a local filesystem, and as
 /// long as its server likes on FUSE or NFS.
 ///
 /// By the open directory and not by its path: what is mounted over the path meanwhile is another filesystem,
 /// and deleting beneath this descriptor could not help it.
+///
+/// What btrfs owes to writers counts as gone ([`btrfs::owed`]): the kubelet does not see it yet, and will.
 pub fn observe(directory: impl AsFd) -> Result<Observation, Errno> {
-    fstatvfs(directory).map(|statistics| observation(&statistics))
+    let directory = directory.as_fd();
+    let mut seen = observation(&fstatvfs(directory)?);
+    seen.available = seen.available.saturating_sub(btrfs::owed(directory));
+    Ok(seen)
 }
 
 /// The kubelet's reading of statvfs: block counts are in units of `f_frsize` (node_exporter#269), root's reserve

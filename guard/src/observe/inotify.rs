@@ -20,6 +20,8 @@ pub enum Event {
         directory: u16,
         /// One component.
         name: OsString,
+        /// A writer closed it.
+        closed: bool,
     },
     /// Something was written; only with [`Detail::Writes`].
     Written,
@@ -96,6 +98,8 @@ impl Watcher {
     /// Everything that happened since the last call, each entry once; never blocks.
     pub fn drain(&mut self) -> Vec<Event> {
         let mut events: Vec<Event> = Vec::new();
+        // Created, closed, renamed: one look answers for all of them. By entry, whether it was closed.
+        let mut entries: HashMap<(u16, OsString), bool> = HashMap::new();
         let mut written = false;
         // Each read takes what fits in nix's buffer; the kernel's queue is bounded, so is this.
         for _ in 0..READS_MAX {
@@ -114,16 +118,13 @@ impl Watcher {
                 } else if event.mask.contains(AddWatchFlags::IN_MODIFY) {
                     written = true;
                 } else if let Some(name) = event.name {
-                    events.push(Event::Entry { directory, name });
+                    let closed = event.mask.contains(AddWatchFlags::IN_CLOSE_WRITE);
+                    *entries.entry((directory, name)).or_default() |= closed;
                 }
             }
         }
-        // Created, closed, renamed: one look answers for all of them.
-        let mut seen = std::collections::HashSet::new();
-        events.retain(|event| match event {
-            Event::Entry { directory, name } => seen.insert((*directory, name.clone())),
-            _ => true,
-        });
+        let entries = entries.into_iter();
+        events.extend(entries.map(|((directory, name), closed)| Event::Entry { directory, name, closed }));
         if written {
             events.push(Event::Written);
         }

@@ -16,13 +16,13 @@ use crate::model::FileId;
 use crate::observe::holders;
 use crate::observe::lease::{Lease, NoLease};
 
-/// Deletes the archive `expected`. The steps are told in the parent's text.
+/// Unlinks the archive `expected`. The steps are told in the parent's text. The descriptor is the last one of its content,
+/// where there is still any.
 pub(super) fn remove(
     dir: &CheckpointDir,
     expected: &Expected<'_>,
     id: u64,
-    unlinked: &mut dyn FnMut(),
-) -> Result<Removed, Refused> {
+) -> Result<(Removed, Option<OwnedFd>), Refused> {
     let file = open_expected(dir, expected)?;
     let unused = Unused::prove(&file, expected.file)?;
     dir.refuse_pinned(expected.name)?;
@@ -40,7 +40,8 @@ pub(super) fn remove(
                     MoveError::NoSpace(errno) => emptied(errno),
                     MoveError::Refused(refused) => refused,
                 })
-                .and_then(|aside| unlink_emptied(expected, aside, removed));
+                .and_then(|aside| unlink_emptied(expected, aside, removed))
+                .map(|removed| (removed, None));
         }
     };
     let checked = check_aside(dir, expected, &file, &unused, &aside);
@@ -54,15 +55,17 @@ pub(super) fn remove(
     };
     match aside.unlink() {
         Ok(()) => {
-            unlinked();
-            Ok(after_unlink(&file, removed))
+            let removed = after_unlink(&file, removed);
+            // Whoever waits for the lease gets all of the content.
+            drop(unused);
+            Ok((removed, Some(file)))
         }
         Err((aside, Errno::ENOSPC)) => {
             drop(unused);
             drop(file);
             let file = aside.open(OFlag::O_RDWR).map_err(Refused::failed("openat"));
             match file.and_then(|file| truncate(dir, expected, file)) {
-                Ok(removed) => unlink_emptied(expected, aside, removed),
+                Ok(removed) => unlink_emptied(expected, aside, removed).map(|removed| (removed, None)),
                 Err(refused) => {
                     aside.put_back();
                     Err(refused)
@@ -152,7 +155,7 @@ fn truncate(dir: &CheckpointDir, expected: &Expected<'_>, file: OwnedFd) -> Resu
     dir.refuse_pinned(expected.name)?;
     unused.check()?;
     ftruncate(&file, 0).map_err(|errno| Refused::Failed { call: "ftruncate", errno })?;
-    dir.show_freed_space();
+    dir.show_freed_space_at_last();
     Ok(Removed { allocated: freed_by(&stat), inodes: 1 })
 }
 

@@ -34,7 +34,7 @@ pub(super) enum Ask {
 }
 
 /// Commits in progress on behalf of one directory.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Commits {
     by_fsync: Arc<AtomicUsize>,
     by_start_sync: Arc<AtomicUsize>,

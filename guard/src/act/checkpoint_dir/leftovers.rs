@@ -69,7 +69,7 @@ impl CheckpointDir {
             let _ = super::unlink(&self.fd, OsStr::new(PRIVATE), nix::unistd::UnlinkatFlags::RemoveDir);
         }
         if finished.iter().any(|leftover| leftover.outcome.is_ok()) {
-            self.show_freed_space();
+            self.show_freed_space_at_last();
         }
         Ok(finished)
     }
