@@ -166,6 +166,7 @@ impl<'a> Carrier<'a> {
             protection: &|_| Protection::default(),
             stop: &stop,
             on_outcome: &mut |outcome| after_each(outcome, &stop),
+            planned_at: None,
             requested_by: None,
             dry_run: self.dry_run,
             patience: self.patience,

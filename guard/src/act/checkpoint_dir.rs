@@ -34,13 +34,14 @@ use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, open, openat};
 use nix::libc;
 use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
 use nix::sys::statfs::{BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, TMPFS_MAGIC, XFS_SUPER_MAGIC, fstatfs};
-use nix::unistd::UnlinkatFlags;
+use nix::unistd::{UnlinkatFlags, ftruncate};
 
 pub use self::aside::PREFIX as EVICTING_PREFIX;
 use self::commit::{Ask, Commits};
 pub use self::leftovers::{Leftover, LeftoverError};
 use crate::act::refusal::{Changed, Pin, Refused};
 use crate::model::{Bytes, Checkpoint, FileId, Kind};
+use crate::observe::lease::Lease;
 
 /// A watched directory, held open. Every name it is asked about is a single component below it.
 #[derive(Debug)]
@@ -130,6 +131,8 @@ pub struct Unlinked {
     removed: Removed,
     /// The last descriptor of an archive: closing it frees the space.
     content: Option<OwnedFd>,
+    /// Closing alone leaves the freeing to a worker of the kernel.
+    needs_truncation: bool,
     /// Where the filesystem shows freed space only when asked to.
     commits: Option<(Arc<OwnedFd>, Commits)>,
 }
@@ -142,7 +145,18 @@ impl Unlinked {
 
     /// Gives the space back. Blocks for as long as the kernel needs: 20 ms for 512 MiB on ext4, and until those of its
     /// pages that are being written to the disk have got there, which took up to 80 ms beside two writers at full speed.
+    ///
+    /// xfs would free it in a worker (inodegc, since 5.14), which beside such writers waits for a core for 30 ms and more;
+    /// truncating frees it here and now. Only while a lease shows that nobody has it open: who opened it before it lost
+    /// its name reads all of it.
     pub fn free(self) -> Removed {
+        if let Some(content) = self.content.as_ref().filter(|_| self.needs_truncation)
+            && let Ok(lease) = Lease::exclusive(content)
+            && lease.is_intact()
+        {
+            // Err: opened for reading only, then; closing frees it, later.
+            let _ = ftruncate(content, 0);
+        }
         drop(self.content);
         if let Some((directory, commits)) = self.commits {
             commits.begin(&directory, Ask::Fsync);
@@ -204,15 +218,24 @@ impl CheckpointDir {
 
     /// How long statfs(2) may go on showing what was before a deletion; see [`CheckpointDir::remove`].
     ///
-    /// Measured on 6.18: ext4 and tmpfs show freed space when the last descriptor is closed (20 ms for 512 MiB,
-    /// during which it is freed); xfs frees an inode in a worker, 0.3 to 0.4 ms later on an idle machine; btrfs is
-    /// told in [`commit`]. Of other filesystems (overlay, FUSE, zfs) nothing is known.
+    /// Measured on 6.18: ext4 and tmpfs show freed space when the last descriptor is closed; so does xfs when the file could
+    /// be truncated, else its worker frees it 0.4 ms later on an idle machine; btrfs is told in [`commit`]. Of other
+    /// filesystems (overlay, FUSE, zfs) nothing is known.
     pub fn lag_max(&self) -> Duration {
         match self.filesystem {
             EXT4_SUPER_MAGIC | TMPFS_MAGIC => Duration::ZERO,
             XFS_SUPER_MAGIC => Duration::from_millis(20),
             BTRFS_SUPER_MAGIC => Duration::from_millis(250),
             _ => Duration::from_millis(100),
+        }
+    }
+
+    /// How long it usually does. Where writers use up space faster than a deletion gives back, looking longer shows nothing.
+    pub fn lag_usual(&self) -> Duration {
+        match self.filesystem {
+            EXT4_SUPER_MAGIC | TMPFS_MAGIC => Duration::ZERO,
+            BTRFS_SUPER_MAGIC => Duration::from_millis(12),
+            _ => Duration::from_millis(1),
         }
     }
 
@@ -238,7 +261,9 @@ impl CheckpointDir {
             Kind::PodCheckpoint => (pod::remove(self, expected, id)?, None),
         };
         let commits = (self.filesystem == BTRFS_SUPER_MAGIC).then(|| (self.fd.clone(), self.commits.clone()));
-        Ok(Unlinked { removed, content, commits })
+        // A name that somebody gave it at the last instant keeps its content.
+        let needs_truncation = self.filesystem == XFS_SUPER_MAGIC && removed != Removed::default();
+        Ok(Unlinked { removed, content, needs_truncation, commits })
     }
 
     /// Removes `<name>.keep`. `ENOENT`: there is none. `EFBIG`: what bears the name is larger than any marker, and
@@ -272,13 +297,20 @@ impl CheckpointDir {
         }
     }
 
-    /// Opens `name` without following a link, waiting for anybody, or being able to write.
+    /// Opens `name` without following a link or waiting for anybody.
     ///
-    /// Not for writing even though we are about to delete it: closing it would send `IN_CLOSE_WRITE` to everybody
-    /// who waits for checkpoints to be finished, ourselves included.
+    /// For reading only, even though we are about to delete it: closing what was open for writing would send
+    /// `IN_CLOSE_WRITE` to everybody who waits for checkpoints to be finished. On xfs for writing as well, where that is
+    /// allowed, for [`Unlinked::free`].
     fn open_entry(&self, name: &OsStr) -> Result<OwnedFd, Errno> {
-        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-        openat(&self.fd, name, flags, Mode::empty())
+        let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        let open = |mode| openat(&self.fd, name, flags | mode, Mode::empty());
+        if self.filesystem == XFS_SUPER_MAGIC
+            && let Ok(file) = open(OFlag::O_RDWR)
+        {
+            return Ok(file);
+        }
+        open(OFlag::O_RDONLY)
     }
 }
 

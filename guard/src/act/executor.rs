@@ -34,6 +34,9 @@ pub struct Context<'a> {
     pub stop: &'a AtomicBool,
     /// Called after each deletion that was tried, when it has been recorded.
     pub on_outcome: &'a mut dyn FnMut(&Outcome),
+    /// The look that the plan was made for: its need counts from there, whatever others have freed since. `None`: from the
+    /// start of the round.
+    pub planned_at: Option<Observation>,
     /// Who asked, for a reclaim by hand.
     pub requested_by: Option<&'a str>,
     /// Delete nothing, record nothing.
@@ -72,7 +75,7 @@ pub struct Round {
 }
 
 /// Carries out `plan`: every victim of a retention rule, and those of pressure (or of a reclaim by hand) until
-/// the filesystem shows `plan.need` more than it did at the start.
+/// the filesystem shows `plan.need` more than it did when the plan was made.
 ///
 /// `dirs[n]` is `inventory.directories[n]`. Blocks: on the disk, and on filesystems whose numbers lag.
 pub fn execute(plan: &Plan, inventory: &Inventory, dirs: &[CheckpointDir], ctx: &mut Context<'_>) -> Round {
@@ -83,14 +86,15 @@ pub fn execute(plan: &Plan, inventory: &Inventory, dirs: &[CheckpointDir], ctx: 
         ended: Ended::Done,
         seen: None,
     };
-    let start = match (ctx.observe)() {
-        Ok(start) => start,
+    let now = match (ctx.observe)() {
+        Ok(now) => now,
         Err(errno) => return Round { ended: Ended::Unmeasurable(errno), ..round },
     };
-    round.seen = Some(start);
+    round.seen = Some(now);
+    let start = ctx.planned_at.unwrap_or(now);
     let assumed = Need::default();
     let mut execution =
-        Execution { plan, inventory, dirs, ctx, start, round, assumed, slow: None, in_use: Vec::new() };
+        Execution { plan, inventory, dirs, ctx, start, round, assumed, slow: Vec::new(), in_use: Vec::new() };
     for victim in &plan.victims {
         if let Err(ended) = execution.attempt(victim) {
             execution.round.ended = ended;
@@ -110,8 +114,8 @@ struct Execution<'e, 'ctx> {
     round: Round,
     /// A dry run frees nothing, so what it would have freed is added to what is seen.
     assumed: Need,
-    /// One deletion whose space is slow to come back while writers go on.
-    slow: Option<Begun<'e>>,
+    /// Deletions whose space is slow to come back while writers go on.
+    slow: Vec<Begun<'e>>,
     /// Those that somebody has open: who, is found out at the end.
     in_use: Vec<(&'e Victim, Outcome)>,
 }
@@ -136,8 +140,8 @@ impl<'e> Execution<'e, '_> {
             let intent =
                 intent(victim, checkpoint, self.inventory, self.ctx.protection, self.ctx.requested_by);
             match begin(victim, checkpoint, dir, &intent, before, self.ctx) {
-                Ok(begun) if !begun.wait(self.ctx, self.slow.is_none()) => {
-                    self.slow = Some(begun);
+                Ok(begun) if !self.wait(&begun) => {
+                    self.slow.push(begun);
                     return Ok(());
                 }
                 Ok(begun) => begun.settle(self.ctx),
@@ -145,25 +149,58 @@ impl<'e> Execution<'e, '_> {
             }
         };
         self.take(victim, outcome);
-        if let Some(begun) = self.slow.take_if(|begun| begun.freeing.is_done()) {
+        self.settle_those(|begun| begun.freeing.is_done());
+        Ok(())
+    }
+
+    /// Waits until the space has come back. False when it is slow and writers use up what is left meanwhile: then the next
+    /// victim is due, although those under way may turn out to have been enough. Of them all but the largest must be
+    /// needed by now, so that never more than one checkpoint goes beyond need.
+    fn wait(&mut self, begun: &Begun<'_>) -> bool {
+        let under_way = || self.slow.iter().chain([begun]).map(|it| it.removed.allocated);
+        let all_but_largest = Bytes(under_way().sum::<Bytes>().0 - under_way().max().unwrap_or_default().0);
+        let target = self.start.available + self.plan.need.bytes;
+        let mut waited = Duration::ZERO;
+        while !begun.freeing.is_done() && !self.ctx.stop.load(Ordering::Relaxed) {
+            std::thread::sleep(STEP);
+            waited += STEP;
+            if waited < SLOW_AFTER {
+                continue;
+            }
+            let Ok(seen) = (self.ctx.observe)() else { continue };
+            if is_losing(&begun.before, &seen) && all_but_largest < target.saturating_sub(seen.available) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Measures the slow ones of which `is_ready` is so.
+    fn settle_those(&mut self, is_ready: impl Fn(&Begun<'_>) -> bool) {
+        let (ready, slow) = std::mem::take(&mut self.slow).into_iter().partition(is_ready);
+        self.slow = slow;
+        for begun in Vec::<Begun<'e>>::from_iter::<Vec<_>>(ready) {
             let (victim, outcome) = (begun.victim, begun.settle(self.ctx));
             self.take(victim, outcome);
         }
-        Ok(())
     }
 
     fn finish(mut self) -> Round {
         // The plan is used up, its last victim is slow, and writers do not wait for it.
-        if let (Some(_), Some(reserve)) = (&self.slow, &self.plan.reserve)
-            && let Err(ended) = self.attempt(reserve)
+        for reserve in &self.plan.reserve {
+            if self.slow.is_empty() || self.slow.iter().any(|begun| begun.freeing.is_done()) {
+                break;
+            }
+            if let Err(ended) = self.attempt(reserve) {
+                self.round.ended = ended;
+                break;
+            }
+        }
+        while self.slow.iter().any(|begun| !begun.freeing.is_done()) && !self.ctx.stop.load(Ordering::Relaxed)
         {
-            self.round.ended = ended;
+            std::thread::sleep(STEP);
         }
-        if let Some(begun) = self.slow.take() {
-            begun.wait(self.ctx, false);
-            let (victim, outcome) = (begun.victim, begun.settle(self.ctx));
-            self.take(victim, outcome);
-        }
+        self.settle_those(|_| true);
         // Who has them open is for people to read: found in one walk for all, when nothing waits for us any more.
         let mut in_use = std::mem::take(&mut self.in_use);
         name_holders(&mut in_use);
@@ -256,24 +293,11 @@ const SLOW_AFTER: Duration = Duration::from_millis(2);
 /// Writers that have used up so much while space is slow to come back will not wait for it.
 const LOSING: Bytes = Bytes::mib(4);
 
-impl Begun<'_> {
-    /// Waits until the space has come back. False when it is slow and, meanwhile, writers use up what is left: then the
-    /// next victim is due, although this one may turn out to have been enough. Asked for once at a time (`may_leave`), so
-    /// that never more than one checkpoint goes beyond need.
-    fn wait(&self, ctx: &mut Context<'_>, may_leave: bool) -> bool {
-        let mut waited = Duration::ZERO;
-        while !self.freeing.is_done() && !ctx.stop.load(Ordering::Relaxed) {
-            std::thread::sleep(STEP);
-            waited += STEP;
-            let is_losing =
-                |seen: Observation| self.before.available.saturating_sub(seen.available) >= LOSING;
-            if may_leave && waited >= SLOW_AFTER && (ctx.observe)().is_ok_and(is_losing) {
-                return false;
-            }
-        }
-        true
-    }
+fn is_losing(before: &Observation, seen: &Observation) -> bool {
+    before.available.saturating_sub(seen.available) >= LOSING
+}
 
+impl Begun<'_> {
     /// Measures what it gave.
     fn settle(self, ctx: &mut Context<'_>) -> Outcome {
         let patience = ctx.patience.unwrap_or_else(|| self.dir.lag_max());
@@ -364,6 +388,10 @@ fn measure(
     for step in 1..=patience.as_nanos() / STEP.as_nanos() {
         let shown = gain(before, &seen).bytes.0;
         if shown >= removed.allocated.0 - removed.allocated.0 / 16 || ctx.stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let waited = STEP.saturating_mul(u32::try_from(step - 1).unwrap_or(u32::MAX));
+        if waited >= dir.lag_usual() && is_losing(before, &seen) {
             break;
         }
         std::thread::sleep(STEP);

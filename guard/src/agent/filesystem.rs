@@ -78,6 +78,7 @@ pub(super) struct Filesystem {
     pub(super) pressure: Pressure,
     pub(super) forecast: Forecast,
     pub(super) relief: relief::State,
+    lead: Lead,
     watched: Option<Watched>,
     watcher: Option<Watcher>,
     reader: Reader,
@@ -131,6 +132,39 @@ const LISTEN_BELOW: Duration = Duration::from_millis(50);
 /// The fastest writers into the page cache measured wrote 2.8 GB/s (KERNEL.md, section 5); two of them.
 const FASTEST_WRITERS: Bytes = Bytes(6_000_000_000);
 
+/// How far ahead of the hard threshold to act, so that what is written until the first deletion shows does not go below it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lead {
+    /// Bytes a second at the last wakes.
+    rate: f64,
+}
+
+impl Lead {
+    fn note(&mut self, rate: f64) {
+        // The fastest lately counts: bursts come in rows.
+        self.rate = rate.max(self.rate / 2.0);
+    }
+
+    /// What is written while one deletion takes effect, if that is worth acting for and within the minimum reclaim; and where
+    /// the filesystem takes more than what is written (`jumps`), one such jump.
+    fn bytes(&self, thresholds: &PressurePolicy, seen: &Observation, jumps: bool) -> Bytes {
+        let written = Bytes((self.rate * DELETION_TAKES.as_secs_f64()) as u64);
+        if written < LEAD_MIN {
+            return Bytes::ZERO;
+        }
+        let jump = if jumps { JUMP } else { Bytes::ZERO };
+        written.min(threshold::lead_max(thresholds, seen)) + jump
+    }
+}
+
+/// xfs sets aside as much beyond the end of a growing file as the file has, in one step: at 32 MiB another 32 MiB. That is
+/// half of a checkpoint of 64 MiB, so acting a jump ahead never costs a whole one beyond need.
+const JUMP: Bytes = Bytes::mib(32);
+/// From a wake until statfs shows what the first deletion freed, beside writers at full speed: mostly 2 to 10 ms.
+const DELETION_TAKES: Duration = Duration::from_millis(10);
+/// Slower writers are dealt with when they cross.
+const LEAD_MIN: Bytes = Bytes::mib(4);
+
 impl Filesystem {
     /// Starts the loop for the filesystem that `dir` lies on.
     ///
@@ -162,6 +196,7 @@ impl Filesystem {
             pressure: Pressure::new(),
             forecast: Forecast::new(),
             relief: relief::State::default(),
+            lead: Lead::default(),
             watched,
             watcher: watcher.ok(),
             inbox,
@@ -190,7 +225,10 @@ impl Filesystem {
             self.shared.metrics.woke(woken.map_or(woken_by, |_| Wake::Budget));
             self.hear();
             self.catch_up();
-            let rest = self.turn(woken);
+            if let Some(woken) = woken {
+                self.lead.note(woken.rate);
+            }
+            let rest = self.turn(woken.map(|woken| woken.at));
             self.shared.health.beat(&self.label, monotonic());
             woken_by = self.wait(rest);
         }
@@ -209,7 +247,7 @@ impl Filesystem {
         }
         relief::retain(self);
         if let Some(watched) = &self.watched {
-            watched.arm(self.headroom(&seen));
+            watched.arm(self.headroom(&seen).saturating_sub(self.lead(&seen)), monotonic());
         }
         let now = monotonic();
         if now >= self.due.publish {
@@ -436,6 +474,12 @@ impl Filesystem {
         self.directories[index].fd = None;
         self.catalog.forget_directory(index as u16);
         self.relief.catalog_changed();
+    }
+
+    /// How far ahead of the hard threshold to act.
+    pub(super) fn lead(&self, seen: &Observation) -> Bytes {
+        let is_exact = self.watched.as_ref().is_some_and(Watched::is_exact);
+        self.lead.bytes(&self.thresholds, seen, !is_exact)
     }
 
     /// Bytes until the next threshold.

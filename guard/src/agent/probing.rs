@@ -1,5 +1,6 @@
 //! One probe for all filesystems: who has which slot, and whom a wake is for.
 
+use std::cell::Cell;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -86,7 +87,7 @@ impl Probing {
         latches[free] = Some(latch.clone());
         let slot = Slot(u8::try_from(free).expect("there are no more slots than fit in a Slot"));
         let before = self.probe.written(slot).unwrap_or_default();
-        Some(Watched { probing: self.clone(), slot, latch, before, exact: true })
+        Some(Watched { probing: self.clone(), slot, latch, before, exact: true, armed: Cell::new(None) })
     }
 
     /// What was lost since the last call.
@@ -128,6 +129,8 @@ pub(super) struct Watched {
     before: Written,
     /// Every block of every directory is counted.
     exact: bool,
+    /// The budget in force, and since when.
+    armed: Cell<Option<(Bytes, Monotonic)>>,
 }
 
 impl Watched {
@@ -156,16 +159,21 @@ impl Watched {
         }
     }
 
-    /// When the write happened that used the budget up, if one did since the last call.
-    pub(super) fn take_wake(&self) -> Option<Monotonic> {
+    /// The write that used the budget up, if one did since the last call.
+    pub(super) fn take_wake(&self) -> Option<Woken> {
         let at = self.latch.at.swap(0, Ordering::AcqRel);
-        (at != 0).then(|| Monotonic(Duration::from_nanos(at)))
+        let at = (at != 0).then(|| Monotonic(Duration::from_nanos(at)))?;
+        let rate = self.armed.take().map_or(0.0, |(budget, since)| {
+            budget.0 as f64 / at.since(since).as_secs_f64().max(RATE_OVER_MIN.as_secs_f64())
+        });
+        Some(Woken { at, rate })
     }
 
     /// Sets the budget to `headroom`, or to half of it where the count may fall short of what the filesystem takes.
-    pub(super) fn arm(&self, headroom: Bytes) {
-        let budget = if self.exact { headroom } else { Bytes(headroom.0 / 2) };
-        match self.probing.probe.arm(self.slot, budget.max(BUDGET_MIN)) {
+    pub(super) fn arm(&self, headroom: Bytes, now: Monotonic) {
+        let budget = if self.exact { headroom } else { Bytes(headroom.0 / 2) }.max(BUDGET_MIN);
+        self.armed.set(Some((budget, now)));
+        match self.probing.probe.arm(self.slot, budget) {
             Ok(Armed::Waiting) => {}
             // The loop's next turn is due at once.
             Ok(Armed::UsedUp) => {
@@ -195,6 +203,17 @@ impl Drop for Watched {
     }
 }
 
+/// A budget that was used up.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Woken {
+    /// By a write at this time.
+    pub(super) at: Monotonic,
+    /// By so many bytes a second.
+    pub(super) rate: f64,
+}
+
+/// A rate over less time than this says nothing.
+const RATE_OVER_MIN: Duration = Duration::from_millis(2);
 /// Less is not worth a wake: a write of this size and the next come before the loop has turned.
 const BUDGET_MIN: Bytes = Bytes::mib(1);
 

@@ -10,7 +10,7 @@ use crate::act::refusal::Refused;
 use crate::agent::clock::{monotonic, wall};
 use crate::agent::filesystem::Filesystem;
 use crate::agent::shared::sentence;
-use crate::decide::{self, Request, protection};
+use crate::decide::{self, Request, protection, threshold};
 use crate::model::{Level, Monotonic, Need, Observation, Plan, States, Trigger};
 use crate::observe::filesystem::observe;
 use crate::report::metrics::{FailureCause, RefusalCause};
@@ -87,13 +87,21 @@ pub(super) fn relieve(
 ) -> Option<Observation> {
     let mut tried = None;
     for _ in 0..PLANS_MAX {
-        let need = fs.pressure.need(&seen, &fs.thresholds);
-        if need.is_met() {
+        let crossed = fs.pressure.need(&seen, &fs.thresholds);
+        if crossed.is_met() {
             fs.relief.stuck = None;
             fs.relief.said = false;
+        }
+        // Ahead only when a wake tells that somebody is writing right now.
+        let ahead = match woken {
+            Some(_) => threshold::ahead(&fs.thresholds, &seen, fs.lead(&seen)),
+            None => Need::default(),
+        };
+        let need = crossed.max(ahead);
+        if need.is_met() {
             return tried;
         }
-        let level = fs.pressure.need_level(&fs.thresholds);
+        let level = if crossed.is_met() { Level::Hard } else { fs.pressure.need_level(&fs.thresholds) };
         if fs.relief.must_wait(level, monotonic()) || fs.shared.stop.load(Ordering::Relaxed) {
             return tried;
         }
@@ -104,7 +112,7 @@ pub(super) fn relieve(
         let request = Request { need, trigger: Trigger::Pressure(level) };
         let plan = decide::plan(fs.catalog.inventory(), &request, &fs.config.policy, wall());
         fs.shared.metrics.planned(monotonic().since(began));
-        let round = carry_out(fs, &plan, &mut woken);
+        let round = carry_out(fs, &plan, Some(seen), &mut woken);
         let progress = round.outcomes.iter().any(|outcome| matches!(outcome.verdict, Verdict::Deleted(_)));
         take_in(fs, &plan, &round);
         if let Some(after) = round.seen {
@@ -164,14 +172,19 @@ pub(super) fn retain(fs: &mut Filesystem) {
     if plan.victims.is_empty() {
         return;
     }
-    let round = carry_out(fs, &plan, &mut None);
+    let round = carry_out(fs, &plan, None, &mut None);
     take_in(fs, &plan, &round);
     // Only what others did calls for another run; refused ones wait for the timer.
     fs.relief.retain = false;
 }
 
 /// Runs the executor on a plan.
-fn carry_out(fs: &Filesystem, plan: &Plan, woken: &mut Option<Monotonic>) -> Round {
+fn carry_out(
+    fs: &Filesystem,
+    plan: &Plan,
+    planned_at: Option<Observation>,
+    woken: &mut Option<Monotonic>,
+) -> Round {
     let measured = &fs.dirs[fs.measured()];
     let policy = &fs.config.policy.protection;
     let mut on_outcome = |outcome: &Outcome| {
@@ -187,6 +200,7 @@ fn carry_out(fs: &Filesystem, plan: &Plan, woken: &mut Option<Monotonic>) -> Rou
         protection: &|checkpoint| protection::of_readings(policy, checkpoint.identity.readings()).protection,
         stop: &fs.shared.stop,
         on_outcome: &mut on_outcome,
+        planned_at,
         requested_by: None,
         dry_run: fs.shared.dry_run,
         patience: None,

@@ -84,6 +84,7 @@ pub fn run(args: Args, common: &Common) -> anyhow::Result<ExitCode> {
         },
         stop: &AtomicBool::new(false),
         on_outcome: &mut |_| {},
+        planned_at: None,
         requested_by: Some(&asker),
         dry_run: args.dry_run,
         patience: None,

@@ -136,20 +136,25 @@ fn write_down(
     Plan { need: request.need, victims, reserve, spared, frees, shortfall }
 }
 
-/// The first candidate after all victims that goes alone and frees some of what is short.
+/// The first candidates after all victims that go alone and free some of what is short.
 fn reserve(
     ranking: &Ranking<'_>,
     rules: &Rules<'_>,
     candidates: &[Candidate],
     taken: &[usize],
     request: &Request,
-) -> Option<Victim> {
-    let after = &candidates[taken.last()? + 1..];
+) -> Vec<Victim> {
+    let Some(last) = taken.last() else { return Vec::new() };
     let frees = |candidate: &&Candidate| request.need.less(ranking.gain(candidate)) != request.need;
-    let candidate = after.iter().filter(frees).find(|candidate| ranking.members(candidate).len() == 1)?;
-    let index = ranking.members(candidate)[0];
-    let reason = rules.delete_reason(index, None);
-    Some(Victim { index, trigger: request.trigger.clone(), reason })
+    let alone = candidates[last + 1..].iter().filter(frees).filter_map(|it| match ranking.members(it) {
+        [index] => Some(*index),
+        _ => None,
+    });
+    let victim = |index| {
+        let reason = rules.delete_reason(index, None);
+        Victim { index, trigger: request.trigger.clone(), reason }
+    };
+    alone.take(Plan::RESERVES).map(victim).collect()
 }
 
 /// The victims in the order of deletion, each compared with the next candidate that is left alone.

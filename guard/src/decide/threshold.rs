@@ -61,6 +61,26 @@ pub fn until_resolved(
     }
 }
 
+/// What to reclaim although no threshold is crossed yet, because one is about to be: available is less than `lead` above
+/// the value of hard, and writers use up that much before the first deletion shows. Up to the same target as after the
+/// crossing, or up to `lead` where that is more.
+pub fn ahead(policy: &PressurePolicy, seen: &Observation, lead: Bytes) -> Need {
+    let Some(hard) = &policy.hard else { return Need::default() };
+    match until(hard, Signal::Available, seen) {
+        Some(left) if left < lead.0 => {
+            let lacks = Need { bytes: Bytes(lead.0 - left), inodes: 0 };
+            until_resolved(policy, hard, Signal::Available, seen).max(lacks)
+        }
+        _ => Need::default(),
+    }
+}
+
+/// Three quarters of the minimum reclaim: up to there, [`ahead`] takes nothing that would not have gone after the crossing.
+pub fn lead_max(policy: &PressurePolicy, seen: &Observation) -> Bytes {
+    let beyond = policy.minimum_reclaim.amount(Signal::Available);
+    Bytes(beyond.map_or(0, |amount| amount.resolve(seen.capacity.0)) / 4 * 3)
+}
+
 /// How much of `signal` can still be used up before the next threshold below is crossed, whichever level it belongs
 /// to: also a threshold of a level that is already active (it would have to be reclaimed anew) and a soft one
 /// (its grace period would begin). `None` when it is below all of them, or no threshold has this signal.
@@ -149,6 +169,17 @@ mod tests {
         seen.inodes = None;
         assert_eq!(level_of(&policy, &seen), Level::Normal);
         assert_eq!(headroom(&policy, Signal::InodesFree, &seen), None);
+    }
+
+    #[test]
+    fn a_crossing_that_is_about_to_come_asks_for_no_more_than_one_that_has_come() {
+        let policy = pressure_policy();
+        let ahead =
+            |available, lead: &str| super::ahead(&policy, &observed(available), lead.parse().unwrap()).bytes;
+        assert_eq!(ahead("15.5GiB", "1GiB"), "1.5GiB".parse().unwrap());
+        assert_eq!(ahead("15.5GiB", "256MiB"), Bytes::ZERO);
+        assert_eq!(ahead("18GiB", "4GiB"), Bytes::ZERO);
+        assert_eq!(lead_max(&policy, &observed("50GiB")), "1.5GiB".parse().unwrap());
     }
 
     #[test]

@@ -101,13 +101,18 @@ pub struct Plan {
     pub need: Need,
     /// In the order of deletion: the rank of a victim is its place here, from 1.
     pub victims: Vec<Victim>,
-    /// The next candidate, not needed if all goes well: for when the space of a victim is slow to come back and writers
-    /// use up what is left meanwhile.
-    pub reserve: Option<Victim>,
+    /// The next candidates, [`Plan::RESERVES`] at most, not needed if all goes well: for when the space of a victim is slow to
+    /// come back and writers use up what is left meanwhile.
+    pub reserve: Vec<Victim>,
     /// Everything else in the inventory, candidates that were not needed first, by rank.
     pub spared: Vec<Spared>,
     /// What deleting the victims frees.
     pub frees: Need,
     /// What is missing even then.
     pub shortfall: Need,
+}
+
+impl Plan {
+    /// How many candidates are held in reserve.
+    pub const RESERVES: usize = 3;
 }

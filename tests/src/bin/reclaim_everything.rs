@@ -55,6 +55,7 @@ fn main() -> Result<()> {
         protection: &|_| Protection::default(),
         stop: &AtomicBool::new(false),
         on_outcome: &mut |_| {},
+        planned_at: None,
         requested_by: None,
         dry_run: false,
         patience: None,
