@@ -146,22 +146,38 @@ impl Unlinked {
     /// Gives the space back. Blocks for as long as the kernel needs: 20 ms for 512 MiB on ext4, and until those of its
     /// pages that are being written to the disk have got there, which took up to 80 ms beside two writers at full speed.
     ///
-    /// xfs would free it in a worker (inodegc, since 5.14), which beside such writers waits for a core for 30 ms and more;
-    /// truncating frees it here and now. Only while a lease shows that nobody has it open: who opened it before it lost
-    /// its name reads all of it.
+    /// Closing gives it back at the end of that, and on xfs leaves it to a worker (inodegc, since 5.14) that beside such
+    /// writers waits for a core for 30 ms and more. So the file is truncated first, step by step from its end: each step
+    /// shows at once. Only while a lease shows that nobody has it open: who opened it before it lost its name reads all of
+    /// it.
     pub fn free(self) -> Removed {
         if let Some(content) = self.content.as_ref().filter(|_| self.needs_truncation)
             && let Ok(lease) = Lease::exclusive(content)
             && lease.is_intact()
         {
-            // Err: opened for reading only, then; closing frees it, later.
-            let _ = ftruncate(content, 0);
+            shrink(content);
         }
         drop(self.content);
         if let Some((directory, commits)) = self.commits {
             commits.begin(&directory, Ask::Fsync);
         }
         self.removed
+    }
+}
+
+/// Truncates `content` to nothing, in steps of 8 MiB: a few dozen for a checkpoint of some hundred MiB, at most 64.
+fn shrink(content: &OwnedFd) {
+    const STEP_MIN: i64 = 8 << 20;
+    const STEPS_MAX: i64 = 64;
+    let Ok(stat) = fstat(content) else { return };
+    let step = STEP_MIN.max(stat.st_size / STEPS_MAX);
+    let mut len = stat.st_size;
+    while len > 0 {
+        len = (len - step).max(0);
+        // Opened for reading only, then; closing frees it, later.
+        if ftruncate(content, len).is_err() {
+            return;
+        }
     }
 }
 
@@ -262,7 +278,7 @@ impl CheckpointDir {
         };
         let commits = (self.filesystem == BTRFS_SUPER_MAGIC).then(|| (self.fd.clone(), self.commits.clone()));
         // A name that somebody gave it at the last instant keeps its content.
-        let needs_truncation = self.filesystem == XFS_SUPER_MAGIC && removed != Removed::default();
+        let needs_truncation = self.truncates() && removed != Removed::default();
         Ok(Unlinked { removed, content, needs_truncation, commits })
     }
 
@@ -297,15 +313,19 @@ impl CheckpointDir {
         }
     }
 
+    /// Whether truncating shows freed space sooner than closing; see [`Unlinked::free`].
+    fn truncates(&self) -> bool {
+        self.filesystem == XFS_SUPER_MAGIC || self.filesystem == EXT4_SUPER_MAGIC
+    }
+
     /// Opens `name` without following a link or waiting for anybody.
     ///
-    /// For reading only, even though we are about to delete it: closing what was open for writing would send
-    /// `IN_CLOSE_WRITE` to everybody who waits for checkpoints to be finished. On xfs for writing as well, where that is
-    /// allowed, for [`Unlinked::free`].
+    /// For writing as well only where [`Unlinked::free`] truncates and where that is allowed. Closing it then sends
+    /// `IN_CLOSE_WRITE`, but not to those who wait for checkpoints to be finished: by then it lies in the private place.
     fn open_entry(&self, name: &OsStr) -> Result<OwnedFd, Errno> {
         let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let open = |mode| openat(&self.fd, name, flags | mode, Mode::empty());
-        if self.filesystem == XFS_SUPER_MAGIC
+        if self.truncates()
             && let Ok(file) = open(OFlag::O_RDWR)
         {
             return Ok(file);

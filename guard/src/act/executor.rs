@@ -37,6 +37,8 @@ pub struct Context<'a> {
     /// The look that the plan was made for: its need counts from there, whatever others have freed since. `None`: from the
     /// start of the round.
     pub planned_at: Option<Observation>,
+    /// Bytes per second that writers use up, as far as known.
+    pub fill_rate: Bytes,
     /// Who asked, for a reclaim by hand.
     pub requested_by: Option<&'a str>,
     /// Delete nothing, record nothing.
@@ -93,8 +95,17 @@ pub fn execute(plan: &Plan, inventory: &Inventory, dirs: &[CheckpointDir], ctx: 
     round.seen = Some(now);
     let start = ctx.planned_at.unwrap_or(now);
     let assumed = Need::default();
-    let mut execution =
-        Execution { plan, inventory, dirs, ctx, start, round, assumed, slow: Vec::new(), in_use: Vec::new() };
+    let mut execution = Execution {
+        plan,
+        inventory,
+        dirs,
+        ctx,
+        start,
+        round,
+        assumed,
+        under_way: Vec::new(),
+        in_use: Vec::new(),
+    };
     for victim in &plan.victims {
         if let Err(ended) = execution.attempt(victim) {
             execution.round.ended = ended;
@@ -114,8 +125,8 @@ struct Execution<'e, 'ctx> {
     round: Round,
     /// A dry run frees nothing, so what it would have freed is added to what is seen.
     assumed: Need,
-    /// Deletions whose space is slow to come back while writers go on.
-    slow: Vec<Begun<'e>>,
+    /// Deletions whose space has not come back yet.
+    under_way: Vec<Begun<'e>>,
     /// Those that somebody has open: who, is found out at the end.
     in_use: Vec<(&'e Victim, Outcome)>,
 }
@@ -140,65 +151,71 @@ impl<'e> Execution<'e, '_> {
             let intent =
                 intent(victim, checkpoint, self.inventory, self.ctx.protection, self.ctx.requested_by);
             match begin(victim, checkpoint, dir, &intent, before, self.ctx) {
-                Ok(begun) if !self.wait(&begun) => {
-                    self.slow.push(begun);
+                Ok(begun) => {
+                    self.under_way.push(begun);
+                    self.wait();
                     return Ok(());
                 }
-                Ok(begun) => begun.settle(self.ctx),
                 Err(outcome) => *outcome,
             }
         };
         self.take(victim, outcome);
-        self.settle_those(|begun| begun.freeing.is_done());
         Ok(())
     }
 
-    /// Waits until the space has come back. False when it is slow and writers use up what is left meanwhile: then the next
-    /// victim is due, although those under way may turn out to have been enough. Of them all but the largest must be
-    /// needed by now, so that never more than one checkpoint goes beyond need.
-    fn wait(&mut self, begun: &Begun<'_>) -> bool {
-        let under_way = || self.slow.iter().chain([begun]).map(|it| it.removed.allocated);
-        let all_but_largest = Bytes(under_way().sum::<Bytes>().0 - under_way().max().unwrap_or_default().0);
-        let target = self.start.available + self.plan.need.bytes;
+    /// Waits until all space has come back, or until the next victim is due although those under way may turn out to have
+    /// been enough: because they are slow, and writers use up what is left meanwhile.
+    fn wait(&mut self) {
         let mut waited = Duration::ZERO;
-        while !begun.freeing.is_done() && !self.ctx.stop.load(Ordering::Relaxed) {
+        loop {
+            self.settle_those(|begun| begun.freeing.is_done());
+            if self.under_way.is_empty() || self.ctx.stop.load(Ordering::Relaxed) {
+                return;
+            }
+            if waited >= SLOW_AFTER && (self.ctx.observe)().is_ok_and(|seen| self.is_next_due(&seen)) {
+                return;
+            }
             std::thread::sleep(STEP);
             waited += STEP;
-            if waited < SLOW_AFTER {
-                continue;
-            }
-            let Ok(seen) = (self.ctx.observe)() else { continue };
-            if is_losing(&begun.before, &seen) && all_but_largest < target.saturating_sub(seen.available) {
-                return false;
-            }
         }
-        true
     }
 
-    /// Measures the slow ones of which `is_ready` is so.
+    /// Whether nothing has been gained, and all of those under way but the largest will be needed by the time they are
+    /// done: so that never more than one checkpoint goes beyond need.
+    fn is_next_due(&self, seen: &Observation) -> bool {
+        let sizes = || self.under_way.iter().map(|begun| begun.removed.allocated);
+        let all_but_largest = Bytes(sizes().sum::<Bytes>().0 - sizes().max().unwrap_or_default().0);
+        let meanwhile = Bytes(self.ctx.fill_rate.0 / 1000 * SLOW_TAKES.as_millis() as u64);
+        let target = self.start.available + self.plan.need.bytes + meanwhile;
+        is_losing(&self.start, seen) && all_but_largest < target.saturating_sub(seen.available)
+    }
+
+    /// Measures those under way of which `is_ready` is so.
     fn settle_those(&mut self, is_ready: impl Fn(&Begun<'_>) -> bool) {
-        let (ready, slow) = std::mem::take(&mut self.slow).into_iter().partition(is_ready);
-        self.slow = slow;
-        for begun in Vec::<Begun<'e>>::from_iter::<Vec<_>>(ready) {
+        let (ready, rest): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.under_way).into_iter().partition(is_ready);
+        self.under_way = rest;
+        for begun in ready {
             let (victim, outcome) = (begun.victim, begun.settle(self.ctx));
             self.take(victim, outcome);
         }
     }
 
     fn finish(mut self) -> Round {
-        // The plan is used up, its last victim is slow, and writers do not wait for it.
-        for reserve in &self.plan.reserve {
-            if self.slow.is_empty() || self.slow.iter().any(|begun| begun.freeing.is_done()) {
-                break;
+        // The plan is used up, something is slow, and writers do not wait for it.
+        let mut reserves = self.plan.reserve.iter();
+        while !self.under_way.is_empty() && !self.ctx.stop.load(Ordering::Relaxed) {
+            match reserves.next().map(|reserve| self.attempt(reserve)) {
+                Some(Ok(())) => {}
+                Some(Err(ended)) => {
+                    self.round.ended = ended;
+                    break;
+                }
+                None => {
+                    std::thread::sleep(STEP);
+                    self.settle_those(|begun| begun.freeing.is_done());
+                }
             }
-            if let Err(ended) = self.attempt(reserve) {
-                self.round.ended = ended;
-                break;
-            }
-        }
-        while self.slow.iter().any(|begun| !begun.freeing.is_done()) && !self.ctx.stop.load(Ordering::Relaxed)
-        {
-            std::thread::sleep(STEP);
         }
         self.settle_those(|_| true);
         // Who has them open is for people to read: found in one walk for all, when nothing waits for us any more.
@@ -290,6 +307,8 @@ struct Begun<'i> {
 const STEP: Duration = Duration::from_micros(200);
 /// Freeing that takes longer is waiting for a disk: most take less than 3 ms for 64 MiB.
 const SLOW_AFTER: Duration = Duration::from_millis(2);
+/// What freeing takes that waits for a disk: 20 to 50 ms, on a loop device beside four writers.
+const SLOW_TAKES: Duration = Duration::from_millis(30);
 /// Writers that have used up so much while space is slow to come back will not wait for it.
 const LOSING: Bytes = Bytes::mib(4);
 

@@ -476,6 +476,11 @@ impl Filesystem {
         self.relief.catalog_changed();
     }
 
+    /// Bytes a second that were written at the last wakes.
+    pub(super) fn fill_rate(&self) -> Bytes {
+        Bytes(self.lead.rate as u64)
+    }
+
     /// How far ahead of the hard threshold to act.
     pub(super) fn lead(&self, seen: &Observation) -> Bytes {
         let is_exact = self.watched.as_ref().is_some_and(Watched::is_exact);

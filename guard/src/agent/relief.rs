@@ -201,6 +201,7 @@ fn carry_out(
         stop: &fs.shared.stop,
         on_outcome: &mut on_outcome,
         planned_at,
+        fill_rate: fs.fill_rate(),
         requested_by: None,
         dry_run: fs.shared.dry_run,
         patience: None,

@@ -114,5 +114,5 @@ pub struct Plan {
 
 impl Plan {
     /// How many candidates are held in reserve.
-    pub const RESERVES: usize = 3;
+    pub const RESERVES: usize = 6;
 }
