@@ -131,8 +131,8 @@ pub struct Unlinked {
     removed: Removed,
     /// The last descriptor of an archive: closing it frees the space.
     content: Option<OwnedFd>,
-    /// Closing alone leaves the freeing to a worker of the kernel.
-    needs_truncation: bool,
+    /// How to truncate it before.
+    shrink: Option<Shrink>,
     /// Where the filesystem shows freed space only when asked to.
     commits: Option<(Arc<OwnedFd>, Commits)>,
 }
@@ -147,15 +147,14 @@ impl Unlinked {
     /// pages that are being written to the disk have got there, which took up to 80 ms beside two writers at full speed.
     ///
     /// Closing gives it back at the end of that, and on xfs leaves it to a worker (inodegc, since 5.14) that beside such
-    /// writers waits for a core for 30 ms and more. So the file is truncated first, step by step from its end: each step
-    /// shows at once. Only while a lease shows that nobody has it open: who opened it before it lost its name reads all of
-    /// it.
+    /// writers waits for a core for 30 ms and more. So the file is truncated first ([`Shrink`]). Only while a lease shows
+    /// that nobody has it open: who opened it before it lost its name reads all of it.
     pub fn free(self) -> Removed {
-        if let Some(content) = self.content.as_ref().filter(|_| self.needs_truncation)
+        if let (Some(content), Some(shrink)) = (&self.content, self.shrink)
             && let Ok(lease) = Lease::exclusive(content)
             && lease.is_intact()
         {
-            shrink(content);
+            shrink.apply(content);
         }
         drop(self.content);
         if let Some((directory, commits)) = self.commits {
@@ -165,18 +164,31 @@ impl Unlinked {
     }
 }
 
-/// Truncates `content` to nothing, in steps of 8 MiB: a few dozen for a checkpoint of some hundred MiB, at most 64.
-fn shrink(content: &OwnedFd) {
-    const STEP_MIN: i64 = 8 << 20;
-    const STEPS_MAX: i64 = 64;
-    let Ok(stat) = fstat(content) else { return };
-    let step = STEP_MIN.max(stat.st_size / STEPS_MAX);
-    let mut len = stat.st_size;
-    while len > 0 {
-        len = (len - step).max(0);
-        // Opened for reading only, then; closing frees it, later.
-        if ftruncate(content, len).is_err() {
-            return;
+/// How to truncate what is to be freed.
+#[derive(Clone, Copy, Debug)]
+enum Shrink {
+    /// To nothing. On xfs, which for any other size writes what is dirty below it first, and waits (`xfs_setattr_size`).
+    AtOnce,
+    /// From the end: each step shows. On ext4.
+    InSteps,
+}
+
+impl Shrink {
+    fn apply(self, content: &OwnedFd) {
+        const STEP_MIN: i64 = 8 << 20;
+        // However large: a step is a transaction.
+        const STEPS_MAX: i64 = 64;
+        let mut len = fstat(content).map_or(0, |stat| stat.st_size);
+        let step = match self {
+            Shrink::AtOnce => len,
+            Shrink::InSteps => STEP_MIN.max(len / STEPS_MAX),
+        };
+        while len > 0 {
+            len = (len - step).max(0);
+            // Err: opened for reading only, then; closing frees it, later.
+            if ftruncate(content, len).is_err() {
+                return;
+            }
         }
     }
 }
@@ -278,8 +290,8 @@ impl CheckpointDir {
         };
         let commits = (self.filesystem == BTRFS_SUPER_MAGIC).then(|| (self.fd.clone(), self.commits.clone()));
         // A name that somebody gave it at the last instant keeps its content.
-        let needs_truncation = self.truncates() && removed != Removed::default();
-        Ok(Unlinked { removed, content, needs_truncation, commits })
+        let shrink = self.shrink().filter(|_| removed != Removed::default());
+        Ok(Unlinked { removed, content, shrink, commits })
     }
 
     /// Removes `<name>.keep`. `ENOENT`: there is none. `EFBIG`: what bears the name is larger than any marker, and
@@ -313,9 +325,13 @@ impl CheckpointDir {
         }
     }
 
-    /// Whether truncating shows freed space sooner than closing; see [`Unlinked::free`].
-    fn truncates(&self) -> bool {
-        self.filesystem == XFS_SUPER_MAGIC || self.filesystem == EXT4_SUPER_MAGIC
+    /// Where truncating shows freed space sooner than closing; see [`Unlinked::free`].
+    fn shrink(&self) -> Option<Shrink> {
+        match self.filesystem {
+            XFS_SUPER_MAGIC => Some(Shrink::AtOnce),
+            EXT4_SUPER_MAGIC => Some(Shrink::InSteps),
+            _ => None,
+        }
     }
 
     /// Opens `name` without following a link or waiting for anybody.
@@ -325,7 +341,7 @@ impl CheckpointDir {
     fn open_entry(&self, name: &OsStr) -> Result<OwnedFd, Errno> {
         let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let open = |mode| openat(&self.fd, name, flags | mode, Mode::empty());
-        if self.truncates()
+        if self.shrink().is_some()
             && let Ok(file) = open(OFlag::O_RDWR)
         {
             return Ok(file);

@@ -182,9 +182,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// `bytes` as the audit log has them.
+/// What is needed or freed, for people.
 pub(super) fn sentence(need: &crate::model::Need) -> String {
     match (need.bytes, need.inodes) {
+        (Bytes::ZERO, 0) => "nothing".to_owned(),
         (Bytes::ZERO, inodes) => format!("{inodes} inodes"),
         (bytes, 0) => bytes.to_string(),
         (bytes, inodes) => format!("{bytes} and {inodes} inodes"),
