@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use guard::config::{ConfigFile, Layout};
 use serde_json::Value;
@@ -155,9 +156,72 @@ fn every_node_has_exactly_one_guard() {
         let [_, pod] = pods(pool);
         assert_eq!(pod["nodeSelector"], serde_json::json!({ POOL_LABEL: pool }));
     }
-    let strategy =
-        &yaml(&read("deploy/kubernetes/base/daemonset.yaml"))["spec"]["updateStrategy"]["rollingUpdate"];
-    assert_eq!((&strategy["maxUnavailable"], &strategy["maxSurge"]), (&1.into(), &0.into()));
+    let base = yaml(&read("deploy/kubernetes/base/daemonset.yaml"));
+    let strategy = &base["spec"]["updateStrategy"]["rollingUpdate"];
+    // maxSurge would be a second guard on a node.
+    assert_eq!(strategy, &serde_json::json!({ "maxUnavailable": 1 }));
+}
+
+/// What kustomize makes of `kustomization`; `None`, loudly, where there is no kubectl.
+fn build(kustomization: &str) -> Option<Vec<Value>> {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("kustomization.yaml"), kustomization).unwrap();
+    let output = match Command::new("kubectl").arg("kustomize").arg(directory.path()).output() {
+        Ok(output) => output,
+        Err(error) => {
+            println!("SKIPPED kubectl kustomize: {error}");
+            return None;
+        }
+    };
+    let said = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{kustomization}\n{errors}");
+    Some(said.split("\n---").map(yaml).collect())
+}
+
+#[test]
+fn every_overlay_builds_with_every_component() {
+    // kustomize takes no absolute paths, but any number of steps up.
+    let up = "../".repeat(std::env::temp_dir().canonicalize().unwrap().components().count());
+    let here = format!(
+        "{up}{}/deploy/kubernetes",
+        root().canonicalize().unwrap().strip_prefix("/").unwrap().display()
+    );
+    let added = |kind: &str| match kind {
+        "privileged" => ("securityContext", serde_json::json!(true), "/privileged"),
+        "old-kernel" | "fanotify-brake" => {
+            ("securityContext", serde_json::json!("SYS_ADMIN"), "/capabilities/add")
+        }
+        "dry-run" => ("args", serde_json::json!("--dry-run"), ""),
+        other => panic!("component {other} has no row in this test"),
+    };
+    for pool in POOLS {
+        for entry in std::fs::read_dir(root().join("deploy/kubernetes/components")).unwrap() {
+            let component = entry.unwrap().file_name().into_string().unwrap();
+            let text =
+                format!("resources: [{here}/overlays/{pool}]\ncomponents: [{here}/components/{component}]\n");
+            let Some(objects) = build(&text) else { return };
+            let of = |kind: &str| objects.iter().find(|object| object["kind"] == kind);
+            let daemonset = of("DaemonSet").unwrap();
+            assert_eq!(daemonset["metadata"]["name"], format!("checkpoint-guard-{pool}"));
+            assert_eq!(daemonset["spec"]["selector"]["matchLabels"][POOL_LABEL], pool);
+            assert_eq!(of("NetworkPolicy").unwrap()["spec"]["podSelector"]["matchLabels"][POOL_LABEL], pool);
+            match component.as_str() {
+                "podmonitor" => assert_eq!(of("PodMonitor").unwrap()["metadata"]["name"], "checkpoint-guard"),
+                "microk8s" => {
+                    let pod = daemonset["spec"]["template"]["spec"].clone();
+                    let file = config(&config_path("edge"));
+                    check(&file, Some("microk8s"), &mounts(&[pod]));
+                }
+                component => {
+                    let (field, value, pointer) = added(component);
+                    let found =
+                        container(&daemonset["spec"]["template"]["spec"])[field].pointer(pointer).unwrap();
+                    assert!(*found == value || list(found).contains(&value), "{component}: {found}");
+                }
+            }
+        }
+    }
 }
 
 #[test]
