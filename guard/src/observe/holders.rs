@@ -128,18 +128,24 @@ fn collect(directory: &Path, files: &[FileId], open: &mut Vec<FileId>) -> bool {
         Ok(entries) => entries,
         Err(error) => return has_ended(&error),
     };
-    for entry in entries.flatten() {
-        // A descriptor closed meanwhile holds nothing any more.
-        let Ok(metadata) = fs::metadata(entry.path()) else { continue };
-        let file = FileId { dev: metadata.dev(), ino: metadata.ino() };
-        if files.contains(&file) {
-            open.push(file);
+    let mut seen_all = true;
+    for entry in entries {
+        match entry.and_then(|entry| fs::metadata(entry.path())) {
+            Ok(metadata) => {
+                let file = FileId { dev: metadata.dev(), ino: metadata.ino() };
+                if files.contains(&file) {
+                    open.push(file);
+                }
+            }
+            // One that was closed meanwhile holds nothing any more. Anything else may be what is looked for: without
+            // CAP_CHECKPOINT_RESTORE every link in `map_files` says EPERM.
+            Err(error) => seen_all &= has_ended(&error),
         }
     }
-    true
+    seen_all
 }
 
-/// Whether the error says that the process is no more.
+/// Whether the error says that the process, or what it had open, is no more.
 fn has_ended(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(nix::libc::ENOENT | nix::libc::ESRCH))
 }
