@@ -124,6 +124,9 @@ pub struct Removed {
     pub inodes: u64,
 }
 
+/// Of less than this nobody notices whether it comes back 30 ms later.
+const WORTH_TRUNCATING: Bytes = Bytes::mib(4);
+
 /// A checkpoint whose name is gone.
 #[derive(Debug)]
 #[must_use = "its space comes back with `free`"]
@@ -131,8 +134,8 @@ pub struct Unlinked {
     removed: Removed,
     /// The last descriptor of an archive: closing it frees the space.
     content: Option<OwnedFd>,
-    /// How to truncate it before.
-    shrink: Option<Shrink>,
+    /// Closing alone leaves the freeing to a worker of the kernel.
+    needs_truncation: bool,
     /// Where the filesystem shows freed space only when asked to.
     commits: Option<(Arc<OwnedFd>, Commits)>,
 }
@@ -146,50 +149,28 @@ impl Unlinked {
     /// Gives the space back. Blocks for as long as the kernel needs: 20 ms for 512 MiB on ext4, and until those of its
     /// pages that are being written to the disk have got there, which took up to 80 ms beside two writers at full speed.
     ///
-    /// Closing gives it back at the end of that, and on xfs leaves it to a worker (inodegc, since 5.14) that beside such
-    /// writers waits for a core for 30 ms and more. So the file is truncated first ([`Shrink`]). Only while a lease shows
-    /// that nobody has it open: who opened it before it lost its name reads all of it.
+    /// xfs would free it in a worker (inodegc, since 5.14) that beside such writers waits for a core for 30 ms and more; so
+    /// there a large one is truncated, to nothing at once (any other size makes xfs write what is dirty first,
+    /// `xfs_setattr_size`). That must not happen to anybody who reads it. Nobody can find it any more, and a lease shows
+    /// that nobody has it open. Left is who had found the name before it was gone and has not arrived in open(2) yet: for
+    /// him we wait, a thousand times longer than that takes. Should he come even later, he waits for the lease and finds
+    /// an empty file, where a little later still he would have found none.
     pub fn free(self) -> Removed {
-        if let (Some(content), Some(shrink)) = (&self.content, self.shrink)
-            && let Ok(lease) = Lease::exclusive(content)
-            && lease.is_intact()
-        {
-            shrink.apply(content);
+        const ARRIVAL: Duration = Duration::from_millis(1);
+        if let Some(content) = self.content.as_ref().filter(|_| self.needs_truncation) {
+            std::thread::sleep(ARRIVAL);
+            if let Ok(lease) = Lease::exclusive(content)
+                && lease.is_intact()
+            {
+                // Err: opened for reading only, then; closing frees it, later.
+                let _ = ftruncate(content, 0);
+            }
         }
         drop(self.content);
         if let Some((directory, commits)) = self.commits {
             commits.begin(&directory, Ask::Fsync);
         }
         self.removed
-    }
-}
-
-/// How to truncate what is to be freed.
-#[derive(Clone, Copy, Debug)]
-enum Shrink {
-    /// To nothing. On xfs, which for any other size writes what is dirty below it first, and waits (`xfs_setattr_size`).
-    AtOnce,
-    /// From the end: each step shows. On ext4.
-    InSteps,
-}
-
-impl Shrink {
-    fn apply(self, content: &OwnedFd) {
-        const STEP_MIN: i64 = 8 << 20;
-        // However large: a step is a transaction.
-        const STEPS_MAX: i64 = 64;
-        let mut len = fstat(content).map_or(0, |stat| stat.st_size);
-        let step = match self {
-            Shrink::AtOnce => len,
-            Shrink::InSteps => STEP_MIN.max(len / STEPS_MAX),
-        };
-        while len > 0 {
-            len = (len - step).max(0);
-            // Err: opened for reading only, then; closing frees it, later.
-            if ftruncate(content, len).is_err() {
-                return;
-            }
-        }
     }
 }
 
@@ -258,6 +239,12 @@ impl CheckpointDir {
         }
     }
 
+    /// Whether this filesystem sets space aside beyond the end of growing files, in large steps (xfs's speculative
+    /// preallocation), so that what is available may fall by more than is written.
+    pub fn sets_aside(&self) -> bool {
+        self.filesystem == XFS_SUPER_MAGIC
+    }
+
     /// How long it usually does. Where writers use up space faster than a deletion gives back, looking longer shows nothing.
     pub fn lag_usual(&self) -> Duration {
         match self.filesystem {
@@ -290,8 +277,8 @@ impl CheckpointDir {
         };
         let commits = (self.filesystem == BTRFS_SUPER_MAGIC).then(|| (self.fd.clone(), self.commits.clone()));
         // A name that somebody gave it at the last instant keeps its content.
-        let shrink = self.shrink().filter(|_| removed != Removed::default());
-        Ok(Unlinked { removed, content, shrink, commits })
+        let needs_truncation = self.truncates() && removed.allocated >= WORTH_TRUNCATING;
+        Ok(Unlinked { removed, content, needs_truncation, commits })
     }
 
     /// Removes `<name>.keep`. `ENOENT`: there is none. `EFBIG`: what bears the name is larger than any marker, and
@@ -325,13 +312,9 @@ impl CheckpointDir {
         }
     }
 
-    /// Where truncating shows freed space sooner than closing; see [`Unlinked::free`].
-    fn shrink(&self) -> Option<Shrink> {
-        match self.filesystem {
-            XFS_SUPER_MAGIC => Some(Shrink::AtOnce),
-            EXT4_SUPER_MAGIC => Some(Shrink::InSteps),
-            _ => None,
-        }
+    /// Whether truncating shows freed space sooner than closing; see [`Unlinked::free`].
+    fn truncates(&self) -> bool {
+        self.filesystem == XFS_SUPER_MAGIC
     }
 
     /// Opens `name` without following a link or waiting for anybody.
@@ -341,7 +324,7 @@ impl CheckpointDir {
     fn open_entry(&self, name: &OsStr) -> Result<OwnedFd, Errno> {
         let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let open = |mode| openat(&self.fd, name, flags | mode, Mode::empty());
-        if self.shrink().is_some()
+        if self.truncates()
             && let Ok(file) = open(OFlag::O_RDWR)
         {
             return Ok(file);

@@ -483,8 +483,8 @@ impl Filesystem {
 
     /// How far ahead of the hard threshold to act.
     pub(super) fn lead(&self, seen: &Observation) -> Bytes {
-        let is_exact = self.watched.as_ref().is_some_and(Watched::is_exact);
-        self.lead.bytes(&self.thresholds, seen, !is_exact)
+        let jumps = self.dirs.iter().any(CheckpointDir::sets_aside);
+        self.lead.bytes(&self.thresholds, seen, jumps)
     }
 
     /// Bytes until the next threshold.

@@ -172,13 +172,14 @@ mod tests {
     }
 
     #[test]
-    fn a_crossing_that_is_about_to_come_asks_for_no_more_than_one_that_has_come() {
+    fn a_crossing_that_is_about_to_come_asks_for_the_same_target_or_for_the_lead() {
         let policy = pressure_policy();
         let ahead =
             |available, lead: &str| super::ahead(&policy, &observed(available), lead.parse().unwrap()).bytes;
         assert_eq!(ahead("15.5GiB", "1GiB"), "1.5GiB".parse().unwrap());
         assert_eq!(ahead("15.5GiB", "256MiB"), Bytes::ZERO);
-        assert_eq!(ahead("18GiB", "4GiB"), Bytes::ZERO);
+        assert_eq!(ahead("18GiB", "2GiB"), Bytes::ZERO);
+        assert_eq!(ahead("18GiB", "4GiB"), Bytes::gib(1));
         assert_eq!(lead_max(&policy, &observed("50GiB")), "1.5GiB".parse().unwrap());
     }
 
