@@ -170,7 +170,7 @@ fn case_29_a_shortage_of_inodes_is_met_with_inodes_not_with_bytes() {
         r#"
         [pressure]
         soft = false
-        hard = {{ available = "4MiB", inodes-free = "15%" }}
+        hard = {{ available = "4MiB", inodes-free = "20%" }}
         critical = {{ available = "1MiB", inodes-free = "5%" }}
         minimum-reclaim = {{ inodes-free = "10%" }}
         kubelet-config = "off"
@@ -178,7 +178,7 @@ fn case_29_a_shortage_of_inodes_is_met_with_inodes_not_with_bytes() {
         "#
     ));
     let mut daemon = scene.setting.start();
-    // 15 % and 10 % of 24 are 6.
+    // 20 % of 24 are 4, and 10 % are 2.
     let free = || nix::sys::statvfs::statvfs(scene.mount.path()).unwrap().files_available();
     daemon.wait_until("at its target", |_| free() >= 6);
     daemon.keeps_running_for(Duration::from_millis(300));
