@@ -139,6 +139,7 @@ pub fn fill(root: &Path, available: Bytes) -> PathBuf {
     nix::unistd::syncfs(&file).expect("a healthy disk");
     let len = file.metadata().expect("it is open").len();
     let more = available_at(root).saturating_sub(available);
-    fallocate(&file, FallocateFlags::empty(), len as i64, more.0 as i64).expect("less than what is available");
+    fallocate(&file, FallocateFlags::empty(), len as i64, more.0 as i64)
+        .expect("less than what is available");
     path
 }

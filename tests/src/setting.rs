@@ -107,11 +107,16 @@ impl Setting {
     /// Starts the guard through a command that replaces itself by it (`setpriv`, `unshare`), and waits until it is ready.
     #[track_caller]
     pub fn start_through(&self, wrapper: &[&str]) -> Daemon {
-        let mut command = Command::new(wrapper[0]);
-        command.args(&wrapper[1..]).arg(binary());
-        let mut daemon = self.launch_command(command, &[], &mut |_| {});
+        let mut daemon = self.launch_through(wrapper);
         daemon.wait_until_ready();
         daemon
+    }
+
+    /// The same, waiting for nothing.
+    pub fn launch_through(&self, wrapper: &[&str]) -> Daemon {
+        let mut command = Command::new(wrapper[0]);
+        command.args(&wrapper[1..]).arg(binary());
+        self.launch_command(command, &[], &mut |_| {})
     }
 
     fn launch_command(

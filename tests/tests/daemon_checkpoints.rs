@@ -37,7 +37,8 @@ fn case_01_a_container_checkpointed_again_and_again_never_brings_the_kubelet_to_
     let lowest = sampler.stop().lowest.unwrap().available;
     assert!(lowest.0 > (1 << 30) / 10, "lowest {lowest}\n{}", daemon.log());
     assert!(!daemon.deleted().is_empty());
-    let newest = Archive::new("team", "web", "main", hour_of_2026(1) + jiff::SignedDuration::from_secs(195), 0);
+    let newest =
+        Archive::new("team", "web", "main", hour_of_2026(1) + jiff::SignedDuration::from_secs(195), 0);
     assert!(scene.has(&newest.kubelet_name()));
 }
 
@@ -84,7 +85,8 @@ fn case_05_one_that_is_open_for_writing_is_no_candidate_however_long_the_pause()
     assert_eq!(daemon.deleted(), [""; 0]);
     drop(file);
     daemon.wait_until("deleting what is closed", |daemon| daemon.deleted() == [archive.kubelet_name()]);
-    let reason = daemon.audit().iter().find(|line| line["outcome"] == "deleted").unwrap()["reason"].to_string();
+    let reason =
+        daemon.audit().iter().find(|line| line["outcome"] == "deleted").unwrap()["reason"].to_string();
     assert!(!reason.contains("incomplete"), "read before the end: {reason}");
 }
 
@@ -171,7 +173,10 @@ fn case_12_what_was_deleted_is_told_with_who_what_why_and_how_much() {
     let mut daemon = scene.setting.start();
     daemon.wait_until("done", |daemon| daemon.deleted() == names[..3]);
     for line in daemon.audit().iter().filter(|line| line["outcome"] == "deleted") {
-        assert_eq!((&line["namespace"], &line["pod"], &line["container"]), (&"team".into(), &"web".into(), &"main".into()));
+        assert_eq!(
+            (&line["namespace"], &line["pod"], &line["container"]),
+            (&"team".into(), &"web".into(), &"main".into())
+        );
         assert_eq!(line["trigger"], "hard", "{line}");
         assert!(line["reason"].as_str().unwrap().contains("superseded"), "{line}");
         assert!(line["freedBytes"].as_u64().unwrap() >= 8_000_000, "{line}");
@@ -271,9 +276,10 @@ fn case_19_a_pod_checkpoint_goes_whole_or_not_at_all() {
     daemon.wait_until("at its target", |daemon| scene.available() >= TARGET && !daemon.deleted().is_empty());
     daemon.keeps_running_for(Duration::from_millis(300));
     assert_eq!(daemon.deleted(), names[..1]);
-    let mut left: Vec<_> =
-        std::fs::read_dir(scene.directory()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    left.sort();
-    assert_eq!(left, names[1..]);
-    assert!(scene.directory().join(&names[1]).join("deep/er/pages").exists());
+    assert!(!scene.has(&names[0]));
+    // What was deleted went through the guard's private directory, and nothing of it is left there.
+    assert_eq!(std::fs::read_dir(scene.directory().join(".evicting-guard")).unwrap().count(), 0);
+    for part in ["main.tar", "deep/images", "deep/er/pages"] {
+        assert!(names[1..].iter().all(|name| scene.has(&format!("{name}/{part}"))), "{part}");
+    }
 }

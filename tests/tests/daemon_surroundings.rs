@@ -20,20 +20,20 @@ const DEGRADED: &str = "checkpoint_guard_backend_degraded";
 
 /// Archives, pressure, and a guard started by `start` that must relieve it, by deleting the oldest.
 #[track_caller]
-fn check_protection(rest: &str, start: impl FnOnce(&Setting) -> Daemon) -> Daemon {
+fn check_protection(rest: &str, start: impl FnOnce(&Setting) -> Daemon) -> (Scene, Daemon) {
     let scene = Scene::new();
     let names: Vec<_> = (1..=3).map(|hour| scene.archive("web", hour, Bytes::mib(16))).collect();
     scene.configure(&format!("{UNHURRIED}\n{rest}"));
     let mut daemon = start(&scene.setting);
     scene.leave(Bytes::mib(60));
     daemon.wait_until("deleting", |daemon| daemon.deleted() == names[..1]);
-    daemon
+    (scene, daemon)
 }
 
 #[test]
 fn case_08_a_kernel_that_refuses_ebpf_is_said_and_the_next_mode_down_protects() {
     let capabilities = "--bounding-set=-bpf,-perfmon,-sys_admin";
-    let daemon = check_protection("", |setting| setting.start_through(&["setpriv", capabilities]));
+    let (_scene, daemon) = check_protection("", |setting| setting.start_through(&["setpriv", capabilities]));
     assert!(daemon.log().contains("eBPF does not work here"), "{}", daemon.log());
     assert_eq!(daemon.metric(DEGRADED), Some(1.0));
     assert_eq!(daemon.metric("checkpoint_guard_backend_info{backend=\"inotify\"}"), Some(1.0));
@@ -44,14 +44,14 @@ fn case_08_no_inotify_instances_and_no_ebpf_leave_the_clock() {
     // The limit of a user namespace of its own, in which there is no eBPF either.
     let forbid = "echo 0 > /proc/sys/user/max_inotify_instances; exec \"$@\"";
     let wrapper = ["unshare", "--user", "--map-root-user", "sh", "-c", forbid, "sh"];
-    let daemon = check_protection("", |setting| setting.start_through(&wrapper));
+    let (_scene, daemon) = check_protection("", |setting| setting.start_through(&wrapper));
     assert!(daemon.log().contains("no inotify instance"), "{}", daemon.log());
     assert_eq!(daemon.metric(DEGRADED), Some(1.0));
 }
 
 #[test]
 fn case_08_ebpf_that_was_switched_off_is_not_missed() {
-    let daemon = check_protection("[probe]\nmode = \"off\"", Setting::start);
+    let (_scene, daemon) = check_protection("[probe]\nmode = \"off\"", Setting::start);
     assert!(daemon.log().contains("eBPF is switched off"), "{}", daemon.log());
     assert_eq!(daemon.metric(DEGRADED), Some(0.0));
 }
@@ -75,9 +75,8 @@ fn case_41_gauges_are_back_within_a_cycle_after_the_pressure() {
 /// The level that the metrics show.
 #[track_caller]
 fn level(daemon: &Daemon) -> &'static str {
-    let shows = |level: &&str| {
-        daemon.metric(&format!("checkpoint_guard_level{{level=\"{level}\"}}")) == Some(1.0)
-    };
+    let shows =
+        |level: &&str| daemon.metric(&format!("checkpoint_guard_level{{level=\"{level}\"}}")) == Some(1.0);
     ["normal", "soft", "hard", "critical"].into_iter().find(shows).expect("one of them")
 }
 
@@ -105,9 +104,8 @@ fn check_no_inode_signal(mount: LoopMount) {
     let names: Vec<_> = (1..=3).map(|hour| scene.archive("web", hour, Bytes::mib(16))).collect();
     scene.configure(UNHURRIED);
     let mut daemon = scene.setting.start();
-    daemon.wait_until("measuring", |daemon| {
-        daemon.metric("checkpoint_guard_filesystem_size_bytes").is_some()
-    });
+    daemon
+        .wait_until("measuring", |daemon| daemon.metric("checkpoint_guard_filesystem_size_bytes").is_some());
     assert_eq!(daemon.metric("checkpoint_guard_filesystem_inodes"), None);
     assert_eq!(level(&daemon), "normal");
     assert_eq!(daemon.deleted(), [""; 0]);
@@ -143,7 +141,8 @@ fn case_46_a_filesystem_mounted_over_the_directory_is_noticed_and_watched() {
     let mut daemon = scene.setting.start();
     let other = Scene::new();
     let names: Vec<_> = (1..=3).map(|hour| other.archive("web", hour, Bytes::mib(16))).collect();
-    mount(Some(&other.directory()), &scene.directory(), None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+    mount(Some(&other.directory()), &scene.directory(), None::<&str>, MsFlags::MS_BIND, None::<&str>)
+        .unwrap();
     let directory = scene.directory();
     let over = Over(&directory);
     other.leave(Bytes::mib(60));
@@ -182,7 +181,8 @@ fn case_48_a_disk_without_a_byte_and_the_audit_log_on_it_are_no_obstacle() {
     let mut daemon = scene.setting.start();
     daemon.wait_until("at its target", |_| scene.available() >= TARGET);
     daemon.keeps_running_for(Duration::from_millis(300));
-    assert!(names[5..].iter().all(|name| scene.has(name)), "{}", daemon.log());
+    // 72 MiB up to the target, and the 16 MiB that the audit log sets aside as soon as there is room.
+    assert!(names[6..].iter().all(|name| scene.has(name)), "{}", daemon.log());
     for name in &names[..4] {
         assert!(!scene.has(name) && daemon.log().contains(name.as_str()), "{}", daemon.log());
     }
@@ -238,9 +238,13 @@ fn case_49_an_overflow_of_the_event_queue_is_noticed_and_everything_is_looked_at
     }
     daemon.signal(Signal::SIGCONT);
     daemon.wait_until("aware of the loss", |daemon| {
-        daemon.metric("checkpoint_guard_lost_events_total{kind=\"inotify-queue\"}").is_some_and(|lost| lost >= 1.0)
+        daemon
+            .metric("checkpoint_guard_lost_events_total{kind=\"inotify-queue\"}")
+            .is_some_and(|lost| lost >= 1.0)
     });
-    daemon.wait_until("aware of all 200", |daemon| daemon.metric("checkpoint_guard_checkpoints") == Some(200.0));
+    daemon.wait_until("aware of all 200", |daemon| {
+        daemon.metric("checkpoint_guard_checkpoints") == Some(200.0)
+    });
 }
 
 #[test]

@@ -137,9 +137,11 @@ const FASTEST_WRITERS: Bytes = Bytes(6_000_000_000);
 
 /// The directories of one filesystem are opened side by side; all of them are there after this long.
 const ACQUAINTED_AFTER: Duration = Duration::from_millis(50);
-/// What lies there at the start may take this long to be read before what is known must do. Half a millisecond for
-/// each archive, mostly, and the kubelet looks every ten seconds.
+/// What lies there at the start may take this long to be read before what is known must do: a hundred archives take
+/// less than a tenth of it, and the kubelet looks every ten seconds.
 const ACQUAINTED_BY: Duration = Duration::from_secs(2);
+/// The same at critical, where writers may be failing already.
+const ACQUAINTED_BY_AT_CRITICAL: Duration = Duration::from_millis(250);
 /// How often to look meanwhile.
 const ACQUAINTED_LOOK: Duration = Duration::from_millis(10);
 
@@ -274,12 +276,14 @@ impl Filesystem {
     }
 
     /// Whether to wait with deciding because what lay there at the start is not known yet: the first archives that
-    /// happen to be read are not the ones that matter least. At critical there is no time for that.
+    /// happen to be read are not the ones that matter least.
     fn is_getting_acquainted(&mut self) -> bool {
         let age = monotonic().since(self.began);
+        let patience =
+            if self.pressure.level() < Level::Critical { ACQUAINTED_BY } else { ACQUAINTED_BY_AT_CRITICAL };
         let knows_all = age >= ACQUAINTED_AFTER && !self.catalog.has_unread();
-        self.is_acquainted |= knows_all || age >= ACQUAINTED_BY;
-        !self.is_acquainted && self.pressure.level() < Level::Critical
+        self.is_acquainted |= knows_all || age >= patience;
+        !self.is_acquainted
     }
 
     /// Measures the filesystem; `None` when that fails.
