@@ -94,7 +94,7 @@ fn names_of_255_bytes_and_of_invalid_utf8_are_listed_deleted_and_recorded() {
     let mut daemon = scene.setting.start();
     daemon.wait_until("deleting three", |daemon| daemon.deleted().len() == 3);
     daemon.keeps_running_for(Duration::from_millis(300));
-    assert!(!long.exists() && !invalid.exists() && !foreign.exists(), "{:?}", daemon.deleted());
+    assert!(!long.exists() && !invalid.exists() && !foreign.exists(), "{}", daemon.log());
     assert!(scene.has(&last) && scene.has(&"x".repeat(255)));
 }
 
