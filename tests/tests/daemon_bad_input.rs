@@ -49,7 +49,7 @@ fn what_is_not_a_directory_is_said_once_and_the_others_are_protected() {
 #[test]
 fn a_directory_that_may_not_be_read_is_said_once_and_the_others_are_protected() {
     let closed = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(closed.path(), PermissionsExt::from_mode(0)).unwrap();
+    std::fs::set_permissions(closed.path(), PermissionsExt::from_mode(0o000)).unwrap();
     chown(closed.path(), Some(65534), Some(65534)).unwrap();
     check_bad_directory(closed.path(), &["permission denied", "CAP_DAC_OVERRIDE"], |setting| {
         setting.launch_through(&["setpriv", "--bounding-set=-dac_override,-dac_read_search"])
