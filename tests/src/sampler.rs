@@ -129,7 +129,7 @@ fn lock(seen: &Mutex<Samples>) -> MutexGuard<'_, Samples> {
 }
 
 /// Gives the calling thread a real-time priority; false where that is not allowed (no CAP_SYS_NICE).
-fn request_realtime() -> bool {
+pub fn request_realtime() -> bool {
     // The lowest real-time priority is above every ordinary thread already.
     let lowest = libc::sched_param { sched_priority: 1 };
     // SAFETY: sched_setscheduler(2) reads one `sched_param` behind the pointer, which lives until it returns; the
