@@ -43,7 +43,10 @@ impl Section {
     pub(crate) fn finish(mut self, name: Name, options: &Options, before: &Before) -> Section {
         let quick = if options.quick { " --quick" } else { "" };
         let (machine, measured) = (machine::describe(), before.tell());
-        self.say(format!("Measured with `cargo xtask bench {}{quick}` on {machine}; {measured}.", name.as_str()));
+        self.say(format!(
+            "Measured with `cargo xtask bench {}{quick}` on {machine}; {measured}.",
+            name.as_str()
+        ));
         self
     }
 }
@@ -67,8 +70,10 @@ pub(crate) fn write(name: Name, section: &Section) -> io::Result<()> {
 fn with_section(document: &str, name: Name, text: &str) -> String {
     let mut new = HEAD.to_owned();
     for each in Name::value_variants() {
-        let (begin, end) = (format!("<!-- {} -->\n", each.as_str()), format!("\n<!-- end of {} -->\n", each.as_str()));
-        let there = document.split_once(&begin).and_then(|(_, rest)| rest.split_once(&end)).map(|(text, _)| text);
+        let (begin, end) =
+            (format!("<!-- {} -->\n", each.as_str()), format!("\n<!-- end of {} -->\n", each.as_str()));
+        let there =
+            document.split_once(&begin).and_then(|(_, rest)| rest.split_once(&end)).map(|(text, _)| text);
         if let Some(text) = if *each == name { Some(text) } else { there } {
             let _ = write!(new, "\n{begin}{text}{end}");
         }

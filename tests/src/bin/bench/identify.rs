@@ -47,7 +47,8 @@ pub(crate) fn run(options: &Options) -> Result<Section> {
         };
         let bytes = middle(bytes).unwrap_or_default();
         if archive.size == 5 << 30 {
-            let in_time = |times: &Times| times.median().is_some_and(|median| median <= Duration::from_millis(2));
+            let in_time =
+                |times: &Times| times.median().is_some_and(|median| median <= Duration::from_millis(2));
             let is_met = in_time(&warm) && in_time(&cold) && bytes <= 128 << 10;
             met = Some(met.unwrap_or(true) && is_met);
         }
@@ -114,7 +115,8 @@ fn write(directory: &Path, archive: &Archive, packing: Packing) -> Result<PathBu
 
 fn forget(path: &Path) -> Result<()> {
     let file = File::open(path)?;
-    posix_fadvise(file.as_fd(), 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).context("cannot drop the cache")
+    posix_fadvise(file.as_fd(), 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)
+        .context("cannot drop the cache")
 }
 
 /// Time and bytes.

@@ -1,6 +1,6 @@
 //! What the numbers were measured on.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use guard::model::Bytes;
 use jiff::Timestamp;
@@ -14,7 +14,9 @@ pub(crate) fn describe() -> String {
     let model = model.map_or("unknown processor", |(_, model)| model);
     let meminfo = read("/proc/meminfo");
     let memory = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
-    let memory = memory.and_then(|kib| kib.parse().ok()).map_or("?".to_owned(), |kib: u64| Bytes(kib << 10).to_string());
+    let memory = memory
+        .and_then(|kib| kib.parse().ok())
+        .map_or("?".to_owned(), |kib: u64| Bytes(kib << 10).to_string());
     format!("Linux {}, {cores} cores ({model}), {memory} of memory", kernel.trim())
 }
 
@@ -36,8 +38,8 @@ impl Before {
 
     /// For the line below the tables.
     pub(crate) fn tell(&self) -> String {
-        let took = Duration::from_secs(self.began.elapsed().as_secs());
-        format!("{}; load {} beforehand; took {took:?}", self.at.strftime("%Y-%m-%d %H:%M UTC"), self.load)
+        let took = self.began.elapsed().as_secs_f64();
+        format!("{}; load {} beforehand; took {took:.1} s", self.at.strftime("%Y-%m-%d %H:%M UTC"), self.load)
     }
 }
 

@@ -85,7 +85,10 @@ pub(crate) fn run(options: &Options) -> Result<Section> {
 }
 
 /// The time of one write(2) of `size` on average.
-#[expect(clippy::disallowed_methods, reason = "measuring time is what this is for; and the file goes after it")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "measuring time is what this is for; and the file goes after it"
+)]
 fn write(directory: &Path, size: usize) -> Result<Duration> {
     let path = directory.join("written");
     let mut file = OpenOptions::new().write(true).create_new(true).open(&path)?;
@@ -117,7 +120,8 @@ impl AtWork {
             }
             Watcher::Inotify => {
                 let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
-                let events = AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_CLOSE_WRITE;
+                let events =
+                    AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_CLOSE_WRITE;
                 inotify.add_watch(&scene.directory(), events)?;
                 let stop = Arc::new(AtomicBool::new(false));
                 let stopped = stop.clone();

@@ -41,7 +41,13 @@ impl Rival {
     /// Deletes from `directory` down to `target` available whenever less than `hard` is.
     pub(crate) fn start(directory: &Path, hard: Bytes, target: Bytes, rhythm: Rhythm) -> Result<Rival> {
         let (stop, deleted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let work = Work { directory: directory.to_owned(), hard, target, stop: stop.clone(), deleted: deleted.clone() };
+        let work = Work {
+            directory: directory.to_owned(),
+            hard,
+            target,
+            stop: stop.clone(),
+            deleted: deleted.clone(),
+        };
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
         let events = AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_CLOSE_WRITE;
         inotify.add_watch(directory, events)?;

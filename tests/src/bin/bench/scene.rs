@@ -19,7 +19,12 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    pub(crate) fn new(filesystem: Filesystem, size: Bytes, hard: Bytes, minimum_reclaim: Bytes) -> Result<Scene> {
+    pub(crate) fn new(
+        filesystem: Filesystem,
+        size: Bytes,
+        hard: Bytes,
+        minimum_reclaim: Bytes,
+    ) -> Result<Scene> {
         let mount = LoopMount::with_options(filesystem, size, &[], "")?;
         std::fs::create_dir(mount.path().join("checkpoints"))?;
         Ok(Scene { mount, hard, minimum_reclaim })

@@ -32,7 +32,8 @@ impl Times {
 
     /// Median, and where the middle half lies: `210 µs (190 to 250)`.
     pub(crate) fn tell(&self) -> String {
-        let [Some(low), Some(median), Some(high)] = [25, 50, 75].map(|percent| self.percentile(percent)) else {
+        let [Some(low), Some(median), Some(high)] = [25, 50, 75].map(|percent| self.percentile(percent))
+        else {
             return "none".to_owned();
         };
         format!("{} ({} to {})", show(Some(median)), show(Some(low)), show(Some(high)))

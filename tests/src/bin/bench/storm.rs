@@ -73,7 +73,11 @@ pub(crate) fn run(options: &Options) -> Result<Section> {
                 format!("{}, {}", filesystem.as_str(), keeper.name()),
                 lowest.to_string(),
                 below.to_string(),
-                format!("{:.2} s of {:.1} s", time_below(samples, HARD).as_secs_f64(), totals.took.as_secs_f64()),
+                format!(
+                    "{:.2} s of {:.1} s",
+                    time_below(samples, HARD).as_secs_f64(),
+                    totals.took.as_secs_f64()
+                ),
                 deleted.to_string(),
                 totals.out_of_space.to_string(),
                 totals.archives.to_string(),
@@ -85,7 +89,8 @@ pub(crate) fn run(options: &Options) -> Result<Section> {
     let mut section = Section::new("Storm: four writers at full speed");
     section.say(format!(
         "{DISK} on a loop device, archives of 16 to 64 MiB, hard at {HARD}, {MINIMUM_RECLAIM} beyond it to reclaim, {} s; \
-         available space looked at every millisecond (the last column tells the longest time without a look). The poll's \
+         available space looked at every millisecond (the last column tells the longest time without a look), on \
+         btrfs less what it owes to writers, which statvfs, and so the rivals, see only later. The poll's \
          first look comes after 5 s. A writer that gets ENOSPC goes on with the next archive 100 ms later.",
         time.as_secs()
     ));
@@ -119,7 +124,7 @@ fn weather(filesystem: Filesystem, keeper: Keeper, time: Duration) -> Result<Wea
         Keeper::Debounce => (None, rival(Rhythm::Debounce(Duration::from_secs(1)))?),
         Keeper::Nobody => (None, None),
     };
-    let sampler = Sampler::start(scene.root(), Duration::from_millis(1))?;
+    let sampler = Sampler::start_strict(scene.root(), Duration::from_millis(1))?;
     let totals = Storm::start(storm::Options {
         directory: directory.clone(),
         writers: WRITERS,

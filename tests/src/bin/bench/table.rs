@@ -22,7 +22,8 @@ impl Table {
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let columns = self.rows[0].len();
-        let width = |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+        let width =
+            |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
         let widths: Vec<usize> = (0..columns).map(width).collect();
         for (number, row) in self.rows.iter().enumerate() {
             for (column, cell) in row.iter().enumerate() {
@@ -36,7 +37,9 @@ impl fmt::Display for Table {
             writeln!(f)?;
             if number == 0 {
                 write!(f, "| {} |", "-".repeat(widths[0]))?;
-                widths[1..].iter().try_for_each(|width| write!(f, " {}: |", "-".repeat(width.saturating_sub(1))))?;
+                widths[1..]
+                    .iter()
+                    .try_for_each(|width| write!(f, " {}: |", "-".repeat(width.saturating_sub(1))))?;
                 writeln!(f)?;
             }
         }

@@ -67,7 +67,11 @@ impl<'s> Crossings<'s> {
     }
 
     /// The same with somebody who `starts` right before and ends with it.
-    pub(super) fn next_against<T>(&mut self, limit: Duration, starts: impl FnOnce() -> Result<T>) -> Result<Duration> {
+    pub(super) fn next_against<T>(
+        &mut self,
+        limit: Duration,
+        starts: impl FnOnce() -> Result<T>,
+    ) -> Result<Duration> {
         let (root, hard) = (self.scene.root(), self.scene.hard);
         let room = self.scene.available()?.saturating_sub(hard);
         ensure!(room > BRINK + BRINK, "only {room} above hard: the last deletion freed too little");
@@ -113,7 +117,9 @@ impl<'s> Crossings<'s> {
         self.archives.pop_front();
         self.archives.push_back(path);
         self.wait_for_space()?;
-        gone_at.checked_duration_since(crossed_at).context("the archive went before the threshold was crossed")
+        gone_at
+            .checked_duration_since(crossed_at)
+            .context("the archive went before the threshold was crossed")
     }
 
     /// The name goes first, its blocks after it.
