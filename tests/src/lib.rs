@@ -2,6 +2,8 @@
 
 pub mod archives;
 pub mod checkpoints;
+pub mod counting;
+pub mod crowd;
 pub mod daemon;
 pub mod exposition;
 pub mod http;

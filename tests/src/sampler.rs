@@ -1,5 +1,6 @@
 //! [`Sampler`]: how much space was available, every millisecond, whatever else the machine did.
 
+use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use guard::model::Bytes;
+use guard::observe::filesystem::observe;
 use nix::sys::statvfs::fstatvfs;
 
 /// Available space at one moment.
@@ -69,10 +71,25 @@ pub struct Sampler {
 
 impl Sampler {
     /// Starts looking at the filesystem of `directory` every `interval`.
-    #[expect(clippy::disallowed_methods, reason = "measuring time is what this is for")]
     pub fn start(directory: &Path, interval: Duration) -> Result<Sampler> {
-        let file =
-            std::fs::File::open(directory).with_context(|| format!("cannot open {}", directory.display()))?;
+        Sampler::start_with(directory, interval, |file| {
+            let stat = fstatvfs(file).ok()?;
+            Some(Bytes(stat.blocks_available() * stat.fragment_size()))
+        })
+    }
+
+    /// The same with what btrfs owes to writers counted as gone, which statvfs shows only later: what is really left.
+    pub fn start_strict(directory: &Path, interval: Duration) -> Result<Sampler> {
+        Sampler::start_with(directory, interval, |file| Some(observe(file).ok()?.available))
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "measuring time is what this is for")]
+    fn start_with(
+        directory: &Path,
+        interval: Duration,
+        available: fn(&File) -> Option<Bytes>,
+    ) -> Result<Sampler> {
+        let file = File::open(directory).with_context(|| format!("cannot open {}", directory.display()))?;
         let seen = Arc::new(Mutex::new(Samples::default()));
         let stop = Arc::new(AtomicBool::new(false));
         let (shared, stopped, began) = (seen.clone(), stop.clone(), Instant::now());
@@ -81,9 +98,8 @@ impl Sampler {
             lock(&shared).realtime = realtime;
             let mut last_look = None;
             while !stopped.load(Ordering::Relaxed) {
-                // Err: the filesystem was unmounted beneath us; there is nothing more to see.
-                let Ok(stat) = fstatvfs(&file) else { break };
-                let available = Bytes(stat.blocks_available() * stat.fragment_size());
+                // None: the filesystem was unmounted beneath us; there is nothing more to see.
+                let Some(available) = available(&file) else { break };
                 lock(&shared).add(Sample { at: began.elapsed(), available }, &mut last_look);
                 std::thread::sleep(interval);
             }
@@ -129,7 +145,7 @@ fn lock(seen: &Mutex<Samples>) -> MutexGuard<'_, Samples> {
 }
 
 /// Gives the calling thread a real-time priority; false where that is not allowed (no CAP_SYS_NICE).
-fn request_realtime() -> bool {
+pub fn request_realtime() -> bool {
     // The lowest real-time priority is above every ordinary thread already.
     let lowest = libc::sched_param { sched_priority: 1 };
     // SAFETY: sched_setscheduler(2) reads one `sched_param` behind the pointer, which lives until it returns; the
@@ -168,7 +184,7 @@ mod tests {
             std::thread::yield_now();
         }
         let before = sampler.latest().unwrap().available;
-        let mut file = std::fs::File::create(directory.path().join("file")).unwrap();
+        let mut file = File::create(directory.path().join("file")).unwrap();
         std::io::Write::write_all(&mut file, &vec![1; 64 << 20]).unwrap();
         file.sync_all().unwrap();
         std::thread::sleep(Duration::from_millis(20));

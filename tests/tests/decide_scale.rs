@@ -2,101 +2,18 @@
 //!
 //! `cargo test --release -p tests --test decide_scale -- --ignored --nocapture`
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use guard::decide::{Request, plan};
 use guard::model::*;
-use jiff::{SignedDuration, Timestamp};
-
-/// Counts what is allocated, so that the peak of one call can be told.
-struct Counting;
-
-static HELD: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call goes to the system's allocator unchanged; the counters touch no memory of its.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let held = HELD.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
-        PEAK.fetch_max(held, Ordering::Relaxed);
-        // SAFETY: the caller's promises about `layout` are passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        HELD.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: `pointer` came from `alloc` above with this `layout`, hence from `System`.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
+use jiff::Timestamp;
+use tests::counting::{Counting, held, peak_of};
+use tests::crowd::{inventory, policy};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
 const COUNT: u64 = 1_000_000;
-
-/// 40 namespaces, 5,000 containers, ages over a month, sizes from 16 MiB to 4 GiB; the same in every run.
-fn inventory(now: Timestamp) -> Inventory {
-    let owners: Vec<Owner> = (0..5_000)
-        .map(|n| Owner::new(&format!("ns-{}", n % 40), &format!("pod-{}", n / 4), &format!("c-{}", n % 4)))
-        .collect();
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    let mut random = |below: u64| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state % below
-    };
-    let checkpoints = (0..COUNT).map(|n| {
-        let created = now - SignedDuration::from_secs(random(30 * 86_400) as i64);
-        let owner = owners[random(5_000) as usize].clone();
-        Checkpoint {
-            directory: 0,
-            kind: Kind::Archive,
-            states: if random(100) == 0 { States::PINNED } else { States::empty() },
-            name: std::ffi::OsString::from(format!("checkpoint-{owner}-{n}.tar").replace('/', "_")).into(),
-            file: FileId { dev: 1, ino: n },
-            created,
-            modified: created,
-            len: Bytes::gib(4),
-            allocated: Bytes::mib(16 + random(4080)),
-            inodes: 1,
-            identity: Identity { owner, certainty: Certainty::Exact, ..Identity::default() },
-        }
-    });
-    Inventory { directories: vec!["/checkpoints".into()], checkpoints: checkpoints.collect(), foreign: 0 }
-}
-
-fn policy(order: Vec<OrderKey>) -> Policy {
-    let namespace = |pattern: &str, protection| ProtectionRule {
-        owner: OwnerPattern { namespace: Pattern::new(pattern).ok(), ..OwnerPattern::default() },
-        protection: Protection::new(protection).expect("at most 100"),
-        source: format!("protection.namespaces.{pattern}"),
-    };
-    Policy {
-        pressure: PressurePolicy {
-            soft: None,
-            hard: None,
-            critical: None,
-            minimum_reclaim: MinimumReclaim::default(),
-            transition_period: Duration::from_secs(60),
-        },
-        eviction: EvictionPolicy {
-            order,
-            age_bucket: Duration::from_secs(3600),
-            min_age: Duration::from_secs(120),
-            keep_last: 1,
-            keep_together: true,
-        },
-        protection: ProtectionPolicy {
-            default: Protection::new(50).expect("at most 100"),
-            rules: vec![namespace("ns-1*", 5), namespace("ns-2", 100), namespace("ns-3?", 80)],
-        },
-        retention: Vec::new(),
-    }
-}
 
 /// What this thread has used of a processor: others on the machine do not count.
 fn cpu_time() -> Duration {
@@ -107,8 +24,8 @@ fn cpu_time() -> Duration {
 #[ignore = "measures; needs --release"]
 fn a_million_checkpoints_are_planned_within_150_ms_and_250_bytes_each() {
     let now: Timestamp = "2026-06-01T12:00:00Z".parse().expect("a time");
-    let inventory = inventory(now);
-    println!("inventory: {} bytes each", HELD.load(Ordering::Relaxed) as u64 / COUNT);
+    let inventory = inventory(COUNT, now);
+    println!("inventory: {} bytes each", held() as u64 / COUNT);
     let mut slowest = Duration::ZERO;
     let without_fair_share = OrderKey::DEFAULT.into_iter().filter(|key| *key != OrderKey::FairShare);
     for (name, order) in
@@ -135,12 +52,9 @@ fn measure(
     now: Timestamp,
 ) -> (Duration, u64, usize) {
     let runs = (0..5).map(|_| {
-        let before = HELD.load(Ordering::Relaxed);
-        PEAK.store(before, Ordering::Relaxed);
         let start = cpu_time();
-        let plan = plan(inventory, request, policy, now);
-        let took = cpu_time() - start;
-        (took, (PEAK.load(Ordering::Relaxed) - before) as u64 / COUNT, plan.victims.len())
+        let (plan, peak) = peak_of(|| plan(inventory, request, policy, now));
+        (cpu_time() - start, peak as u64 / COUNT, plan.victims.len())
     });
     runs.min().expect("five runs")
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use clap::Parser;
 
+mod bench;
 mod build_ebpf;
 mod command;
 mod demo;
@@ -22,6 +23,8 @@ enum Task {
     Setup(setup::Options),
     /// Shows the guard keeping a small disk from filling up.
     Demo(demo::Options),
+    /// Measures the guard beside its alternatives.
+    Bench(bench::Options),
     /// Runs all tests, formatting and lints: what CI runs.
     Test(test::Options),
 }
@@ -32,6 +35,7 @@ fn main() -> anyhow::Result<()> {
         Task::BuildEbpf(options) => build_ebpf::run(options, root),
         Task::Setup(options) => setup::run(options, root),
         Task::Demo(options) => demo::run(options, root),
+        Task::Bench(options) => bench::run(options, root),
         Task::Test(options) => test::run(options, root),
     }
 }

@@ -171,7 +171,8 @@ impl Watched {
 
     /// Sets the budget to `headroom`, or to half of it where the count may fall short of what the filesystem takes.
     pub(super) fn arm(&self, headroom: Bytes, now: Monotonic) {
-        let budget = if self.exact { headroom } else { Bytes(headroom.0 / 2) }.max(BUDGET_MIN);
+        // A threshold is met by less than its value: at the headroom's end there is nothing to do yet, one byte on there is.
+        let budget = if self.exact { headroom + Bytes(1) } else { Bytes(headroom.0 / 2) }.max(BUDGET_MIN);
         self.armed.set(Some((budget, now)));
         match self.probing.probe.arm(self.slot, budget) {
             Ok(Armed::Waiting) => {}
@@ -214,8 +215,9 @@ pub(super) struct Woken {
 
 /// A rate over less time than this says nothing.
 const RATE_OVER_MIN: Duration = Duration::from_millis(2);
-/// Less is not worth a wake: a write of this size and the next come before the loop has turned.
-const BUDGET_MIN: Bytes = Bytes::mib(1);
+/// Less is not worth a wake: the fastest writers write as much in the time that one turn of the loop takes. Where a look
+/// finds less headroom than this, the threshold is missed by the rest.
+const BUDGET_MIN: Bytes = Bytes(256 << 10);
 
 /// Nothing that is kept here can be left half-changed by a panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

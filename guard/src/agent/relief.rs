@@ -1,5 +1,6 @@
 //! One turn's deciding and acting: pressure first, then retention.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use crate::act::journal::{Outcome, Verdict};
 use crate::act::refusal::Refused;
 use crate::agent::clock::{monotonic, wall};
 use crate::agent::filesystem::Filesystem;
-use crate::agent::shared::sentence;
+use crate::agent::shared::{reaction, sentence};
 use crate::decide::{self, Request, protection, threshold};
 use crate::model::{Checkpoint, Level, Monotonic, Need, Observation, Plan, States, Trigger};
 use crate::observe::filesystem::observe;
@@ -200,15 +201,16 @@ fn carry_out(
 ) -> Round {
     let measured = &fs.dirs[fs.measured()];
     let policy = &fs.config.policy.protection;
+    let woken = Cell::from_mut(woken);
     let mut on_outcome = |outcome: &Outcome| {
-        // From the write that used the budget up to the end of the first deletion.
-        if let (Verdict::Deleted(_), Some(at)) = (&outcome.verdict, woken.take()) {
-            fs.shared.metrics.reacted(outcome.removed_at.since(at));
+        if let Some(reaction) = reaction(outcome, woken.get()) {
+            fs.shared.metrics.reacted(reaction);
+            woken.set(None);
         }
     };
     let mut context = Context {
         observe: &mut || observe(measured),
-        journal: &mut fs.shared.journal(),
+        journal: &mut fs.shared.journal(woken),
         clock: &monotonic,
         protection: &|checkpoint| protection::of_readings(policy, checkpoint.identity.readings()).protection,
         stop: &fs.shared.stop,

@@ -1,5 +1,6 @@
 //! What all loops share: metrics, health, the audit log, and the flag that ends them.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,12 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::act::checkpoint_dir::Leftover;
-use crate::act::journal::{Intent, Journal, Outcome};
+use crate::act::journal::{Intent, Journal, Outcome, Verdict};
 use crate::agent::clock::wall;
 use crate::agent::probing::Probing;
 use crate::config::Config;
 use crate::decide::Transition;
-use crate::model::{Bytes, Inventory, Observation, Plan};
+use crate::model::{Bytes, Inventory, Monotonic, Observation, Plan};
 use crate::observe::probe::{Backend, ProbeError};
 use crate::report::audit::{AuditLog, AuditSettings, Event};
 use crate::report::health::Health;
@@ -62,9 +63,9 @@ impl Shared {
     }
 
     /// The audit log, for the executor. Held for a round: rounds of several filesystems write one after the other,
-    /// line by line.
-    pub(super) fn journal(&self) -> SharedJournal<'_> {
-        SharedJournal(self)
+    /// line by line. `woken` is when the write happened that called for the first deletion, until that is done.
+    pub(super) fn journal<'s>(&'s self, woken: &'s Cell<Option<Monotonic>>) -> SharedJournal<'s> {
+        SharedJournal { shared: self, woken }
     }
 
     /// Records an event.
@@ -156,19 +157,28 @@ impl Shared {
 }
 
 /// The audit log as the executor sees it.
-pub(super) struct SharedJournal<'s>(&'s Shared);
+pub(super) struct SharedJournal<'s> {
+    shared: &'s Shared,
+    woken: &'s Cell<Option<Monotonic>>,
+}
 
 impl Journal for SharedJournal<'_> {
     fn intent(&mut self, intent: &Intent<'_>) -> u64 {
-        lock(&self.0.audit).as_mut().map_or_else(next_id, |audit| audit.intent(intent))
+        lock(&self.shared.audit).as_mut().map_or_else(next_id, |audit| audit.intent(intent))
     }
 
     fn outcome(&mut self, intent: &Intent<'_>, outcome: &Outcome) {
-        if let Some(audit) = &mut *lock(&self.0.audit) {
-            audit.outcome(intent, outcome);
+        if let Some(audit) = &mut *lock(&self.shared.audit) {
+            audit.record_outcome(intent, outcome, reaction(outcome, self.woken.get()));
         }
-        self.0.count_audit_failures();
+        self.shared.count_audit_failures();
     }
+}
+
+/// From the write that used the budget up, at `woken`, to the deletion that followed it.
+pub(super) fn reaction(outcome: &Outcome, woken: Option<Monotonic>) -> Option<Duration> {
+    let is_deletion = matches!(outcome.verdict, Verdict::Deleted(_));
+    woken.filter(|_| is_deletion).map(|at| outcome.removed_at.since(at))
 }
 
 /// An id where no audit log gives one: it makes the private names of deletions in progress unique.

@@ -148,4 +148,8 @@ pub struct DeletionOutcome {
     pub available_before_bytes: u64,
     /// What was available afterwards; `null` when the filesystem did not answer.
     pub available_after_bytes: Option<u64>,
+    /// From the write that used the budget up to this name being gone, both by the kernel's monotonic clock: only in
+    /// the first deletion after a wake, for nobody waited for the others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reaction_micros: Option<u64>,
 }

@@ -1,0 +1,174 @@
+//! One crossing of the hard threshold after the other, each timed from outside.
+
+use std::collections::VecDeque;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use guard::model::Bytes;
+use jiff::{SignedDuration, Timestamp};
+use tests::archives::Archive;
+use tests::sampler::request_realtime;
+
+use crate::scene::{Scene, available};
+
+const ARCHIVE: Bytes = Bytes::mib(16);
+/// What is left above hard before the writes that cross: more than the smallest budget that the guard arms (1 MiB).
+const BRINK: Bytes = Bytes::mib(2);
+/// At the brink everybody comes to rest.
+const REST: Duration = Duration::from_millis(60);
+const PIECE: usize = 64 << 10;
+/// Between two pieces: from 400 MB/s on the guard acts ahead of hard, and then no outsider can tell which write it was.
+const PACE: Duration = Duration::from_micros(300);
+/// Between two looks from outside.
+const LOOK_EVERY: Duration = Duration::from_micros(50);
+
+/// A directory that is kept at the brink.
+pub(super) struct Crossings<'s> {
+    scene: &'s Scene,
+    /// Oldest first.
+    archives: VecDeque<PathBuf>,
+    began: Timestamp,
+    number: i64,
+}
+
+impl<'s> Crossings<'s> {
+    /// Fills the filesystem with archives of one container until another one would cross.
+    #[expect(clippy::disallowed_methods, reason = "archives are dated, and one too many is taken back")]
+    pub(super) fn prepare(scene: &'s Scene) -> Result<Crossings<'s>> {
+        let began = Timestamp::now() - SignedDuration::from_hours(1500);
+        let mut this = Crossings { scene, archives: VecDeque::new(), began, number: 0 };
+        while scene.available()? >= scene.hard + ARCHIVE + BRINK {
+            let path = this.archive(ARCHIVE).write_in(&scene.directory())?;
+            this.archives.push_back(path);
+        }
+        // The first crossing needs room for itself.
+        while scene.available()? < scene.hard + BRINK + BRINK {
+            let oldest = this.archives.pop_front().context("the filesystem is too small")?;
+            std::fs::remove_file(oldest)?;
+        }
+        Ok(this)
+    }
+
+    fn archive(&mut self, size: Bytes) -> Archive {
+        self.number += 1;
+        // Further apart than `age-bucket`, so that the guard too takes the oldest first.
+        let at = self.began + SignedDuration::from_hours(self.number * 2);
+        Archive::new("team", "web-0", "main", at, size.0)
+    }
+
+    /// The next crossing: from before the write(2) that crosses until the oldest archive's name is gone.
+    pub(super) fn next(&mut self, limit: Duration) -> Result<Duration> {
+        self.next_against(limit, || Ok(()))
+    }
+
+    /// The same with somebody who `starts` right before and ends with it.
+    pub(super) fn next_against<T>(
+        &mut self,
+        limit: Duration,
+        starts: impl FnOnce() -> Result<T>,
+    ) -> Result<Duration> {
+        let (root, hard) = (self.scene.root(), self.scene.hard);
+        let room = self.scene.available()?.saturating_sub(hard);
+        ensure!(room > BRINK + BRINK, "only {room} above hard: the last deletion freed too little");
+        let archive = self.archive(room + BRINK);
+        let mut content = Vec::with_capacity(archive.size as usize);
+        archive.write_to(&mut content)?;
+        let path = self.scene.directory().join(archive.kubelet_name());
+        let mut file = OpenOptions::new().write(true).create_new(true).open(&path)?;
+        let mut rest = content.as_slice();
+        let mut write = |rest: &mut &[u8], bytes: usize| -> std::io::Result<()> {
+            let (now, later) = rest.split_at(bytes.min(rest.len()));
+            *rest = later;
+            file.write_all(now)
+        };
+        while available(root)? > hard + BRINK {
+            write(&mut rest, 1 << 19)?;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(REST);
+        let victim = self.archives.front().context("no archive is left")?.clone();
+        let opponent = starts()?;
+        ensure!(victim.exists(), "{} went before the threshold was crossed", victim.display());
+        let watch = Watch::start(&victim, limit)?;
+        let mut crossed_at = None;
+        while watch.gone_at.get().is_none() && !rest.is_empty() {
+            let before = now();
+            write(&mut rest, PIECE)?;
+            // More than before: the guard was faster than this thread came back to look. That is the same write, for
+            // nothing is deleted before a look has shown less than hard.
+            let seen = available(root)?;
+            if seen < hard || seen > hard + BRINK + BRINK {
+                crossed_at.get_or_insert(before);
+            }
+            // Writing goes on: what the filesystem takes for itself no budget knows, so that it may be used up later.
+            std::thread::sleep(PACE);
+        }
+        let crossed_at = crossed_at.context("the archive ended before the threshold")?;
+        let gone_at = watch.wait()?;
+        drop(opponent);
+        let left = rest.len();
+        write(&mut rest, left)?;
+        drop(file);
+        self.archives.pop_front();
+        self.archives.push_back(path);
+        self.wait_for_space()?;
+        gone_at
+            .checked_duration_since(crossed_at)
+            .context("the archive went before the threshold was crossed")
+    }
+
+    /// The name goes first, its blocks after it.
+    fn wait_for_space(&self) -> Result<()> {
+        let began = now();
+        while self.scene.available()? < self.scene.hard + BRINK + BRINK {
+            ensure!(began.elapsed() < Duration::from_secs(5), "space does not come back");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        Ok(())
+    }
+}
+
+/// A thread that looks for a name until it is gone.
+struct Watch {
+    gone_at: Arc<OnceLock<Instant>>,
+    thread: JoinHandle<()>,
+    victim: PathBuf,
+}
+
+impl Watch {
+    fn start(victim: &Path, limit: Duration) -> Result<Watch> {
+        let victim = victim.to_owned();
+        let gone_at = Arc::new(OnceLock::new());
+        let (path, tell, began) = (victim.clone(), gone_at.clone(), now());
+        let look = move || {
+            // Whoever is busy on this machine must not delay the look. Not allowed: then it may be late.
+            request_realtime();
+            while path.symlink_metadata().is_ok() {
+                if began.elapsed() > limit {
+                    return;
+                }
+                std::thread::sleep(LOOK_EVERY);
+            }
+            tell.get_or_init(now);
+        };
+        let thread = std::thread::Builder::new().name("watch".to_owned()).spawn(look)?;
+        Ok(Watch { gone_at, thread, victim })
+    }
+
+    fn wait(self) -> Result<Instant> {
+        ensure!(self.thread.join().is_ok(), "the thread that looks panicked");
+        self.gone_at.get().copied().with_context(|| format!("{} is still there", self.victim.display()))
+    }
+}
+
+/// `CLOCK_MONOTONIC`, as the kernel's `bpf_ktime_get_ns`.
+#[expect(clippy::disallowed_methods, reason = "measuring time is what this is for")]
+fn now() -> Instant {
+    Instant::now()
+}
