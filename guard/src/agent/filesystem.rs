@@ -96,6 +96,9 @@ pub(super) struct Filesystem {
     consumed: Bytes,
     /// statfs(2) failed at the last look; said once.
     is_blind: bool,
+    began: Monotonic,
+    /// Everything that lay there at the start is known.
+    is_acquainted: bool,
 }
 
 /// How to sleep.
@@ -131,6 +134,16 @@ const CLOSING_TRIES: u32 = 50;
 const LISTEN_BELOW: Duration = Duration::from_millis(50);
 /// The fastest writers into the page cache measured wrote 2.8 GB/s (KERNEL.md, section 5); two of them.
 const FASTEST_WRITERS: Bytes = Bytes(6_000_000_000);
+
+/// The directories of one filesystem are opened side by side; all of them are there after this long.
+const ACQUAINTED_AFTER: Duration = Duration::from_millis(50);
+/// What lies there at the start may take this long to be read before what is known must do: a hundred archives take
+/// less than a tenth of it, and the kubelet looks every ten seconds.
+const ACQUAINTED_BY: Duration = Duration::from_secs(2);
+/// The same at critical, where writers may be failing already.
+const ACQUAINTED_BY_AT_CRITICAL: Duration = Duration::from_millis(250);
+/// How often to look meanwhile.
+const ACQUAINTED_LOOK: Duration = Duration::from_millis(10);
 
 /// How far ahead of the hard threshold to act, so that what is written until the first deletion shows does not go below it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -208,6 +221,8 @@ impl Filesystem {
             available: None,
             consumed: Bytes::ZERO,
             is_blind: false,
+            began: now,
+            is_acquainted: false,
         };
         let thread = std::thread::Builder::new().name(format!("fs-{name}")).spawn(move || {
             super::priority::raise();
@@ -242,6 +257,9 @@ impl Filesystem {
     fn turn(&mut self, woken: Option<Monotonic>) -> Rest {
         let Some(mut seen) = self.look() else { return Rest { limit: SLEEP_MAX, hears_directory: true } };
         self.note(&seen);
+        if self.is_getting_acquainted() {
+            return Rest { limit: ACQUAINTED_LOOK, hears_directory: true };
+        }
         if let Some(after) = relief::relieve(self, seen, woken) {
             seen = after;
         }
@@ -255,6 +273,17 @@ impl Filesystem {
             self.publish(&seen);
         }
         self.rest(&seen, now)
+    }
+
+    /// Whether to wait with deciding because what lay there at the start is not known yet: the first archives that
+    /// happen to be read are not the ones that matter least.
+    fn is_getting_acquainted(&mut self) -> bool {
+        let age = monotonic().since(self.began);
+        let patience =
+            if self.pressure.level() < Level::Critical { ACQUAINTED_BY } else { ACQUAINTED_BY_AT_CRITICAL };
+        let knows_all = age >= ACQUAINTED_AFTER && !self.catalog.has_unread();
+        self.is_acquainted |= knows_all || age >= patience;
+        !self.is_acquainted
     }
 
     /// Measures the filesystem; `None` when that fails.

@@ -152,7 +152,10 @@ impl Catalog {
 
     /// Whether some content is not known yet although nobody writes it: decisions may change soon.
     pub fn has_unread(&self) -> bool {
-        !self.unread.is_empty() || self.notes.iter().any(|note| note.content == Content::Asked)
+        let is_asked = |content: Content| content == Content::Asked;
+        !self.unread.is_empty()
+            || self.notes.iter().any(|note| is_asked(note.content))
+            || self.strangers.values().any(|stranger| is_asked(stranger.content))
     }
 
     /// Looks at everything in `dir`, the directory with this index.
