@@ -11,7 +11,7 @@ use crate::agent::clock::{monotonic, wall};
 use crate::agent::filesystem::Filesystem;
 use crate::agent::shared::sentence;
 use crate::decide::{self, Request, protection, threshold};
-use crate::model::{Level, Monotonic, Need, Observation, Plan, States, Trigger};
+use crate::model::{Checkpoint, Level, Monotonic, Need, Observation, Plan, States, Trigger};
 use crate::observe::filesystem::observe;
 use crate::report::metrics::{FailureCause, RefusalCause};
 
@@ -144,12 +144,14 @@ fn say_unreachable(fs: &mut Filesystem, level: Level, plan: &Plan, seen: &Observ
         return;
     }
     fs.relief.said = true;
-    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    let inventory = fs.catalog.inventory();
+    let mut blockers: BTreeMap<String, Vec<_>> = BTreeMap::new();
     for spared in &plan.spared {
-        *counts.entry(spared.reason.to_string()).or_default() += 1;
+        let checkpoint = &inventory.checkpoints[spared.index as usize];
+        blockers.entry(spared.reason.to_string()).or_default().push(checkpoint);
     }
-    let spared: Vec<_> = counts.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
-    let foreign = fs.catalog.inventory().foreign;
+    let spared: Vec<_> = blockers.iter_mut().map(|(reason, those)| sentence_of(reason, those)).collect();
+    let foreign = inventory.foreign;
     let reason = format!(
         "pressure is not from checkpoints: need {}, can free {}; spared: {}; {foreign} other entries are never touched",
         sentence(&plan.need),
@@ -158,6 +160,17 @@ fn say_unreachable(fs: &mut Filesystem, level: Level, plan: &Plan, seen: &Observ
     );
     tracing::error!(filesystem = fs.label.as_str(), %level, available = %seen.available, "{reason}");
     fs.shared.record_unreachable(&fs.directory_names(), plan, &reason);
+}
+
+/// How many blockers a message names for each reason; the others it counts.
+const NAMED_MAX: usize = 3;
+
+/// How many are spared for one reason, and the names of those that hold most.
+fn sentence_of(reason: &str, those: &mut [&Checkpoint]) -> String {
+    those.sort_by_key(|checkpoint| std::cmp::Reverse(checkpoint.allocated));
+    let named: Vec<_> = those.iter().take(NAMED_MAX).map(|checkpoint| checkpoint.display_name()).collect();
+    let more = if those.len() > NAMED_MAX { ", …" } else { "" };
+    format!("{} {reason} ({}{more})", those.len(), named.join(", "))
 }
 
 /// Keeps every owner within its retention rules. Not under pressure: then the plan decides.
