@@ -7,6 +7,7 @@ pub mod exposition;
 pub mod http;
 pub mod loopfs;
 pub mod sampler;
+pub mod scene;
 pub mod setting;
 pub mod storm;
 pub mod watching;

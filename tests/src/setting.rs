@@ -36,6 +36,7 @@ pub fn run(arguments: &[&str]) -> Output {
 #[derive(Debug)]
 pub struct Setting {
     scratch: tempfile::TempDir,
+    audit: PathBuf,
     address: SocketAddr,
 }
 
@@ -49,7 +50,19 @@ impl Setting {
     /// An empty one.
     pub fn new() -> Setting {
         let scratch = tempfile::tempdir().expect("a temporary directory can be made");
-        Setting { scratch, address: free_address().expect("a port is free") }
+        let audit = scratch.path().join("audit.jsonl");
+        Setting { scratch, audit, address: free_address().expect("a port is free") }
+    }
+
+    /// Keeps the audit log elsewhere; to be said before [`Setting::configure`].
+    pub fn audit_at(mut self, path: PathBuf) -> Setting {
+        self.audit = path;
+        self
+    }
+
+    /// Where the guard serves its metrics.
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// The configuration file.
@@ -59,7 +72,7 @@ impl Setting {
 
     /// The audit log.
     pub fn audit_path(&self) -> PathBuf {
-        self.scratch.path().join("audit.jsonl")
+        self.audit.clone()
     }
 
     /// Writes the configuration: `text`, with metrics and audit of its own, and without the node's kubelet.
@@ -82,15 +95,38 @@ impl Setting {
     #[track_caller]
     pub fn start_with(&self, arguments: &[&str], prepare: &mut dyn FnMut(&mut Command)) -> Daemon {
         let mut daemon = self.launch(arguments, prepare);
-        daemon.wait_until("ready", |daemon| daemon.get("/readyz").is_some_and(|(status, _)| status == 200));
+        daemon.wait_until_ready();
         daemon
     }
 
     /// Starts the guard and waits for nothing.
     pub fn launch(&self, arguments: &[&str], prepare: &mut dyn FnMut(&mut Command)) -> Daemon {
+        self.launch_command(Command::new(binary()), arguments, prepare)
+    }
+
+    /// Starts the guard through a command that replaces itself by it (`setpriv`, `unshare`), and waits until it is ready.
+    #[track_caller]
+    pub fn start_through(&self, wrapper: &[&str]) -> Daemon {
+        let mut daemon = self.launch_through(wrapper);
+        daemon.wait_until_ready();
+        daemon
+    }
+
+    /// The same, waiting for nothing.
+    pub fn launch_through(&self, wrapper: &[&str]) -> Daemon {
+        let mut command = Command::new(wrapper[0]);
+        command.args(&wrapper[1..]).arg(binary());
+        self.launch_command(command, &[], &mut |_| {})
+    }
+
+    fn launch_command(
+        &self,
+        mut command: Command,
+        arguments: &[&str],
+        prepare: &mut dyn FnMut(&mut Command),
+    ) -> Daemon {
         let log = self.scratch.path().join("log");
         let stderr = File::create(&log).expect("the log can be made");
-        let mut command = Command::new(binary());
         command.arg("run").arg("--config").arg(self.config()).args(arguments);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
         prepare(&mut command);
@@ -172,6 +208,12 @@ impl Daemon {
         let lines = self.audit();
         let deleted = lines.iter().filter(|line| line["outcome"] == "deleted");
         deleted.filter_map(|line| Some(line["name"].as_str()?.to_owned())).collect()
+    }
+
+    /// Waits until it says that it is ready.
+    #[track_caller]
+    pub fn wait_until_ready(&mut self) {
+        self.wait_until("ready", |daemon| daemon.get("/readyz").is_some_and(|(status, _)| status == 200));
     }
 
     /// Waits until `is_so`, and fails with the log when that does not come.
