@@ -35,7 +35,7 @@ pub struct Samples {
     /// Whether the thread ran with a real-time priority.
     pub realtime: bool,
     /// The least available since the last [`Sampler::take_low`].
-    recent_low: Option<Bytes>,
+    pub recent_low: Option<Bytes>,
 }
 
 impl Samples {
