@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use crate::agent::{self, Options};
 use crate::cli::{Common, Misconfigured, node};
-use crate::config::{ASSUMED_WRITE_SPEED, Config, ConfigFile};
+use crate::config::{ASSUMED_WRITE_SPEED, BrakeMode, Config, ConfigFile, KubernetesMode, ProbeMode};
 use crate::observe::filesystem::observe;
 use crate::report::logging;
 
@@ -31,6 +31,7 @@ pub fn run(args: Args, common: &Common) -> anyhow::Result<ExitCode> {
         directories = ?config.directories.iter().map(|it| it.path.display().to_string()).collect::<Vec<_>>(),
         dry_run = args.dry_run, "checkpoint-guard starts"
     );
+    refuse_what_is_not_built(&config)?;
     refuse_late_thresholds(&file, &config)?;
     let options = Options {
         config_path: common.config.clone(),
@@ -39,6 +40,24 @@ pub fn run(args: Args, common: &Common) -> anyhow::Result<ExitCode> {
     };
     agent::run(options, config)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is asked for by name and cannot be had is an error; `auto` takes what there is.
+fn refuse_what_is_not_built(config: &Config) -> anyhow::Result<()> {
+    let refuse = |key: &str, accepted: &str| {
+        let message = format!("{key}: this version has none of that; write {accepted}");
+        Err(Misconfigured::new(message).into())
+    };
+    if matches!(config.brake, BrakeMode::Lsm | BrakeMode::Fanotify) {
+        return refuse("brake.mode", "\"auto\" or \"off\": writes are not refused yet");
+    }
+    if matches!(config.probe, ProbeMode::Fexit | ProbeMode::Kprobe) {
+        return refuse("probe.mode", "\"auto\", \"raw-tracepoint\" or \"off\"");
+    }
+    if config.kubernetes.mode == KubernetesMode::On {
+        return refuse("kubernetes.mode", "\"auto\" or \"off\": the API server is not asked yet");
+    }
+    Ok(())
 }
 
 /// Thresholds that act later than the kubelet's protect nothing: the node would be degraded first.

@@ -234,7 +234,8 @@ pub const KEYS: &[Key] = &[
         "brake.mode",
         "`\"auto\"`, `\"lsm\"`, `\"fanotify\"`, `\"off\"`",
         "\"auto\"",
-        "How writes into the directories are refused at critical when nothing more may be deleted.",
+        "How writes into the directories are refused at critical when nothing more may be deleted. Not built yet: `auto` \
+         does nothing, and a named mode is an error at the start.",
         "",
     ),
     key(
@@ -249,7 +250,7 @@ pub const KEYS: &[Key] = &[
         "kubernetes.mode",
         "`\"auto\"`, `\"on\"`, `\"off\"`",
         "\"auto\"",
-        "Whether to ask the API server. `auto`: when there are credentials.",
+        "Whether to ask the API server. Not built yet: `auto` does not ask, and `on` is an error at the start.",
         "",
     ),
     key(

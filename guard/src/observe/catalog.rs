@@ -556,6 +556,7 @@ fn blank(directory: u16, kind: Kind, name: &OsStr, version: Version) -> Checkpoi
 fn set_size(checkpoint: &mut Checkpoint, stat: &Stat) {
     let linked = stat.links > 1;
     checkpoint.states.set(States::LINKED, linked);
+    checkpoint.states.set(States::EXPOSED, stat.is_exposed);
     checkpoint.allocated = if linked { Bytes::ZERO } else { stat.allocated };
     checkpoint.inodes = u32::from(!linked);
 }

@@ -27,6 +27,8 @@ pub struct Stat {
     pub modified: Timestamp,
     /// `st_nlink`.
     pub links: u64,
+    /// Others than its owner may read or write it: any bit of mode 0077.
+    pub is_exposed: bool,
 }
 
 /// What sort of directory entry.
@@ -63,6 +65,7 @@ impl From<&FileStat> for Stat {
             // Out of jiff's range means a broken filesystem; the epoch makes it the oldest, not the youngest.
             modified: Timestamp::new(stat.st_mtime, nanos).unwrap_or(Timestamp::UNIX_EPOCH),
             links: stat.st_nlink,
+            is_exposed: stat.st_mode & 0o077 != 0,
         }
     }
 }
@@ -110,6 +113,7 @@ const NOT_A_CHECKPOINT: Stat = Stat {
     allocated: Bytes::ZERO,
     modified: Timestamp::UNIX_EPOCH,
     links: 1,
+    is_exposed: false,
 };
 
 /// The directory behind `dir` once more, with an offset of its own.

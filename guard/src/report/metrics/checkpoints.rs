@@ -7,7 +7,7 @@ use prometheus::{Gauge, GaugeVec};
 
 use super::families::Families;
 use super::labels::{CERTAINTIES, IDENTITY, NAMESPACE, STATE, STATES};
-use crate::model::{Bytes, Inventory};
+use crate::model::{Bytes, Inventory, States};
 
 /// So many namespaces have series of their own; the rest is summed up as [`OTHER`].
 ///
@@ -82,7 +82,7 @@ impl CheckpointFamilies {
         for holdings in filesystems {
             all.add(holdings);
         }
-        let Holdings { by_namespace, by_state, by_certainty, foreign } = all;
+        let Holdings { by_namespace, by_state, by_certainty, foreign, exposed } = all;
         self.show_namespaces(bounded(by_namespace));
         for (held, (_, state)) in by_state.iter().zip(STATES) {
             self.states.with_label_values(&[state]).set(held.count as f64);
@@ -92,10 +92,7 @@ impl CheckpointFamilies {
             self.identities.with_label_values(&[certainty.as_str()]).set(count as f64);
         }
         self.foreign.set(foreign as f64);
-    }
-
-    pub(super) fn set_exposed(&self, count: u64) {
-        self.exposed.set(count as f64);
+        self.exposed.set(exposed as f64);
     }
 
     fn show_namespaces(&self, namespaces: BTreeMap<Arc<str>, Held>) {
@@ -120,6 +117,7 @@ pub struct Holdings {
     by_state: [Held; STATES.len()],
     by_certainty: [u64; CERTAINTIES.len()],
     foreign: u64,
+    exposed: u64,
 }
 
 impl Holdings {
@@ -128,6 +126,7 @@ impl Holdings {
         let mut holdings = Holdings { foreign: inventory.foreign as u64, ..Holdings::default() };
         let unknown: Arc<str> = UNKNOWN.into();
         for checkpoint in &inventory.checkpoints {
+            holdings.exposed += u64::from(checkpoint.states.contains(States::EXPOSED));
             let held = Held { count: 1, bytes: checkpoint.allocated };
             let namespace = checkpoint.identity.owner.namespace.as_ref().unwrap_or(&unknown);
             match holdings.by_namespace.get_mut(namespace) {
@@ -159,6 +158,7 @@ impl Holdings {
             *sum += count;
         }
         self.foreign += other.foreign;
+        self.exposed += other.exposed;
     }
 }
 

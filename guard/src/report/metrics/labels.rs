@@ -29,8 +29,7 @@ pub(super) const LOST: LabelKey =
     LabelKey { name: "kind", values: "`ring-buffer`, `ledger`, `inotify-queue`" };
 pub(super) const WAKE: LabelKey =
     LabelKey { name: "cause", values: "`budget`, `directory`, `timer`, `configuration`, `request`" };
-pub(super) const BACKEND: LabelKey =
-    LabelKey { name: "backend", values: "the probe's name, as `checkpoint-guard doctor` lists them" };
+pub(super) const BACKEND: LabelKey = LabelKey { name: "backend", values: "`raw-tracepoint`, `inotify`" };
 pub(super) const POOL: LabelKey =
     LabelKey { name: "pool", values: "the node's pool as the configuration names it, or nothing" };
 pub(super) const VERSION: LabelKey = LabelKey { name: "version", values: "the guard's version" };

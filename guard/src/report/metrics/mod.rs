@@ -94,11 +94,6 @@ impl Metrics {
         self.checkpoints.set(filesystems);
     }
 
-    /// How many checkpoints others than their owner may read (any of mode 0077 with a way there).
-    pub fn exposed_checkpoints(&self, count: u64) {
-        self.checkpoints.set_exposed(count);
-    }
-
     /// A deletion that was tried did not succeed.
     pub fn deletion_failed(&self, cause: FailureCause) {
         self.deletions.failed(cause);

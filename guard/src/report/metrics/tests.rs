@@ -86,10 +86,9 @@ fn exercise(metrics: &Metrics) {
     filesystem.scanned(Timestamp::from_second(1_700_000_000).unwrap(), Duration::from_millis(3));
     filesystem.scan_failed();
     metrics.checkpoints([&inventory(vec![
-        checkpoint("team", Bytes::mib(20), States::PINNED),
+        checkpoint("team", Bytes::mib(20), States::PINNED | States::EXPOSED),
         checkpoint("team-prod", Bytes::mib(30), States::empty()),
     ])]);
-    metrics.exposed_checkpoints(1);
     metrics.deletion_failed(FailureCause::Permission);
     metrics.deletion_refused(RefusalCause::Pinned);
     metrics.reacted(Duration::from_micros(400));
