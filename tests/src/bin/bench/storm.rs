@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use ::tests::daemon::Daemon;
+use ::tests::loopfs::Filesystem;
+use ::tests::sampler::{Sampler, Samples};
+use ::tests::setting::read_audit;
+use ::tests::storm::{self, Method, Storm, Totals, Until};
 use anyhow::{Result, ensure};
 use guard::model::Bytes;
-use tests::daemon::Daemon;
-use tests::loopfs::Filesystem;
-use tests::sampler::{Sampler, Samples};
-use tests::setting::read_audit;
-use tests::storm::{self, Method, Storm, Totals, Until};
 
 use crate::Options;
 use crate::document::Section;
