@@ -215,9 +215,8 @@ pub(super) struct Woken {
 
 /// A rate over less time than this says nothing.
 const RATE_OVER_MIN: Duration = Duration::from_millis(2);
-/// Less is not worth a wake: the fastest writers write as much in the time that one turn of the loop takes. Where a look
-/// finds less headroom than this, the threshold is missed by the rest.
-const BUDGET_MIN: Bytes = Bytes(256 << 10);
+/// Less is not worth a wake: a write of this size and the next come before the loop has turned.
+const BUDGET_MIN: Bytes = Bytes::mib(1);
 
 /// Nothing that is kept here can be left half-changed by a panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

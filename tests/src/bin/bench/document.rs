@@ -44,11 +44,19 @@ impl Section {
         let quick = if options.quick { " --quick" } else { "" };
         let (machine, measured) = (machine::describe(), before.tell());
         self.say(format!(
-            "Measured with `cargo xtask bench {}{quick}` on {machine}; {measured}.",
+            "Measured with `cargo xtask bench{} {}{quick}` on {machine}; {measured}.",
+            profile(),
             name.as_str()
         ));
         self
     }
+}
+
+/// The option that had this program built as it was; none for the release profile.
+fn profile() -> String {
+    let this = std::env::current_exe().unwrap_or_default();
+    let profile = this.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
+    if profile == "release" { String::new() } else { format!(" --profile {profile}") }
 }
 
 impl fmt::Display for Section {

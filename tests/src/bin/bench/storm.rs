@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ::tests::daemon::Daemon;
 use ::tests::loopfs::Filesystem;
-use ::tests::sampler::{Sampler, Samples};
+use ::tests::sampler::{Sample, Sampler, Samples};
 use ::tests::setting::read_audit;
 use ::tests::storm::{self, Method, Storm, Totals, Until};
 use anyhow::{Result, ensure};
@@ -75,7 +75,7 @@ pub(crate) fn run(options: &Options) -> Result<Section> {
                 below.to_string(),
                 format!(
                     "{:.2} s of {:.1} s",
-                    time_below(samples, HARD).as_secs_f64(),
+                    time_below(&samples.samples, HARD).as_secs_f64(),
                     totals.took.as_secs_f64()
                 ),
                 deleted.to_string(),
@@ -152,22 +152,19 @@ fn weather(filesystem: Filesystem, keeper: Keeper, time: Duration) -> Result<Wea
 }
 
 /// How long less than `hard` was available.
-fn time_below(samples: &Samples, hard: Bytes) -> Duration {
-    let pairs = samples.samples.windows(2);
+fn time_below(samples: &[Sample], hard: Bytes) -> Duration {
+    let pairs = samples.windows(2);
     pairs.filter(|pair| pair[0].available < hard).map(|pair| pair[1].at.saturating_sub(pair[0].at)).sum()
 }
 
 #[cfg(test)]
 mod tests {
-    use ::tests::sampler::Sample;
-
     use super::*;
 
     #[test]
     fn time_below_counts_from_each_low_look_to_the_next() {
         let sample = |(at, available)| Sample { at: Duration::from_millis(at), available: Bytes(available) };
         let samples = [(0, 9), (1, 4), (3, 4), (4, 5), (9, 1), (10, 8)].map(sample).to_vec();
-        let samples = Samples { samples, ..Samples::default() };
         assert_eq!(time_below(&samples, Bytes(5)), Duration::from_millis(4));
     }
 }
