@@ -12,8 +12,9 @@ use tests::sampler::Sampler;
 use tests::setting::{Daemon, Setting};
 use tests::storm::{Method, Options, Storm, Until};
 
-/// Below hard by so much at most, whatever the writers do.
-const BELOW_HARD_MAX: Bytes = Bytes::mib(32);
+/// Below hard by so much at most. The promise is 32 MiB on a machine of one's own, and `cargo xtask bench storm` measures it;
+/// here others may use the disk, and what must fail is a guard that does not act: it gets 200 MiB below and into ENOSPC.
+const BELOW_HARD_MAX: Bytes = Bytes::mib(96);
 
 struct Scene {
     mount: LoopMount,
