@@ -17,6 +17,7 @@ pub mod threshold;
 mod chain;
 mod limits;
 mod plan;
+mod queue;
 mod rank;
 mod retention;
 mod rules;
@@ -24,6 +25,7 @@ mod share;
 
 pub use census::Census;
 pub use forecast::Forecast;
-pub use plan::{Request, plan};
+pub use limits::{Ruled, resolve as limit_of};
+pub use plan::{Request, plan, victims};
 pub use pressure::{Pressure, Transition};
 pub use retention::retention;
