@@ -3,6 +3,7 @@
 //! [`Pressure`] turns observations into a level and a need; [`plan`](fn@plan) turns a need into victims, and
 //! [`retention`](fn@retention) the rules of a policy; [`Forecast`] says how long there is. Each reads top down as the policy it is.
 
+pub mod brake;
 pub mod census;
 #[cfg(test)]
 mod fixture;
@@ -22,6 +23,7 @@ mod retention;
 mod rules;
 mod share;
 
+pub use brake::Brake;
 pub use census::Census;
 pub use forecast::Forecast;
 pub use plan::{Request, plan};
