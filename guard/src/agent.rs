@@ -6,9 +6,10 @@
 
 pub mod clock;
 
+mod braking;
 mod filesystem;
 mod opener;
-mod priority;
+pub(crate) mod priority;
 mod probing;
 mod reader;
 mod relief;

@@ -13,6 +13,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::act::checkpoint_dir::CheckpointDir;
+use crate::agent::braking::{self, FilesystemBrake};
 use crate::agent::clock::{monotonic, wall};
 use crate::agent::probing::Watched;
 use crate::agent::reader::Reader;
@@ -78,6 +79,7 @@ pub(super) struct Filesystem {
     pub(super) pressure: Pressure,
     pub(super) forecast: Forecast,
     pub(super) relief: relief::State,
+    pub(super) brake: FilesystemBrake,
     lead: Lead,
     watched: Option<Watched>,
     watcher: Option<Watcher>,
@@ -209,6 +211,7 @@ impl Filesystem {
             pressure: Pressure::new(),
             forecast: Forecast::new(),
             relief: relief::State::default(),
+            brake: FilesystemBrake::default(),
             lead: Lead::default(),
             watched,
             watcher: watcher.ok(),
@@ -247,6 +250,7 @@ impl Filesystem {
             self.shared.health.beat(&self.label, monotonic());
             woken_by = self.wait(rest);
         }
+        braking::end(self);
         self.shared.health.forget(&self.label);
         self.shared.metrics.filesystem(&self.label).forget();
         self.shared.publish_holdings(&self.label, None);
@@ -263,6 +267,7 @@ impl Filesystem {
         if let Some(after) = relief::relieve(self, seen, woken) {
             seen = after;
         }
+        braking::follow(self, &seen);
         relief::retain(self);
         if let Some(watched) = &self.watched {
             watched.arm(self.headroom(&seen).saturating_sub(self.lead(&seen)), monotonic());
@@ -303,6 +308,16 @@ impl Filesystem {
                 None
             }
         }
+    }
+
+    /// Whether checkpoints of the directory at `index` have directories of their own; `None` where no checkpoints lie.
+    pub(super) fn holds_nested(&self, index: usize) -> Option<bool> {
+        self.directories[index].holds().map(|holds| holds == Holds::PodCheckpoints)
+    }
+
+    /// Lets the gauges follow at the end of this turn.
+    pub(super) fn due_publish(&mut self) {
+        self.due.publish = monotonic();
     }
 
     /// The directory by which the filesystem is measured.
@@ -389,6 +404,7 @@ impl Filesystem {
         let fd = dir.as_fd().try_clone_to_owned().ok().map(Arc::new);
         self.directories.push(Directory { config, fd, writes_ring: detail == Detail::Writes, gone: false });
         self.dirs.push(dir);
+        braking::add(self, usize::from(index));
         self.scan(usize::from(index));
         self.shared.health.scanned(&path);
         self.due.publish = monotonic();
@@ -500,6 +516,7 @@ impl Filesystem {
         if let Some(watched) = &self.watched {
             watched.remove(self.dirs[index].as_fd());
         }
+        braking::let_go(self, index);
         self.directories[index].fd = None;
         self.catalog.forget_directory(index as u16);
         self.relief.catalog_changed();
@@ -523,8 +540,12 @@ impl Filesystem {
 
     /// How long nothing can go wrong unseen.
     fn rest(&self, seen: &Observation, now: Monotonic) -> Rest {
-        let deadlines =
-            [self.pressure.next_deadline(&self.thresholds), self.relief.deadline(), Some(self.due.place)];
+        let deadlines = [
+            self.pressure.next_deadline(&self.thresholds),
+            self.relief.deadline(),
+            self.brake.deadline(self),
+            Some(self.due.place),
+        ];
         let limit = deadlines.into_iter().flatten().map(|deadline| deadline.since(now)).min();
         let longest = if self.closing.is_empty() { SLEEP_MAX } else { SLEEP_MIN };
         let limit = limit.unwrap_or(SLEEP_MAX).clamp(SLEEP_MIN, longest);
@@ -578,8 +599,10 @@ impl Filesystem {
                 self.forecast.until(Bytes(until), now)
             }),
             unreclaimable: self.relief.unreclaimable(),
-            brake: false,
+            brake: self.brake.is_engaged(),
         });
+        let sizes = self.catalog.inventory().checkpoints.iter().map(|checkpoint| checkpoint.allocated);
+        self.brake.learn_largest(sizes.max().unwrap_or_default());
         self.shared.publish_holdings(&self.label, Some(self.catalog.inventory()));
         self.shared.publish_losses();
     }

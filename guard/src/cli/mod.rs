@@ -1,5 +1,6 @@
 //! The command line: one file per command.
 
+mod brake_helper;
 mod node;
 mod table;
 
@@ -146,6 +147,9 @@ enum Command {
         #[arg(long, short, default_value = "table", value_name = "FORMAT")]
         output: Output,
     },
+    /// Answers the kernel for the brake. The guard starts it.
+    #[command(name = crate::act::brake::fanotify::HELPER_COMMAND, hide = true)]
+    BrakeHelper(brake_helper::Args),
     /// Turn a CheckpointRestoreOperator resource into our configuration.
     ImportOperator(import_operator::Args),
 }
@@ -166,6 +170,7 @@ pub fn main() -> ExitCode {
         }
         Command::CheckConfig { args, output } => check_config::run(&args, &common.config, output),
         Command::Simulate { args, output } => simulate::run(&args, output),
+        Command::BrakeHelper(args) => brake_helper::run(&args),
         Command::ImportOperator(args) => import_operator::run(&args),
     };
     result.unwrap_or_else(|error| {

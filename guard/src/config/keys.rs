@@ -234,8 +234,9 @@ pub const KEYS: &[Key] = &[
         "brake.mode",
         "`\"auto\"`, `\"lsm\"`, `\"fanotify\"`, `\"off\"`",
         "\"auto\"",
-        "How writes into the directories are refused at critical when nothing more may be deleted. Not built yet: `auto` \
-         does nothing, and a named mode is an error at the start.",
+        "How writes into the directories are refused at critical when nothing more may be deleted (docs/BRAKE.md). `auto`: BPF \
+         LSM where it works, else fanotify, else none, which is said. A named mode that does not work is an error at the \
+         start; another mode takes effect with the next start, `off` at once.",
         "",
     ),
     key(
