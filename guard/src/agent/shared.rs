@@ -50,7 +50,7 @@ impl Shared {
         let stop = Arc::new(AtomicBool::new(false));
         let probing = Probing::start(config.probe, stop.clone())?;
         let braking = Braking::start(config.brake, dry_run, stop.clone())?;
-        let backend = probing.as_ref().map_or(Backend::Inotify, |probing| probing.backend());
+        let backend = backend_of(probing.as_deref());
         metrics.backend(backend.as_str(), probing.is_none() && config.probe != crate::config::ProbeMode::Off);
         let health = Arc::new(Health::new(STALE_AFTER));
         health.configured();
@@ -63,6 +63,11 @@ impl Shared {
         let (audit_failures, holdings) = (AtomicU64::new(0), Mutex::default());
         let shared = Shared { metrics, health, probing, braking, dry_run, stop, audit, audit_failures, holdings };
         Ok(shared)
+    }
+
+    /// What sees the writes.
+    pub(super) fn backend(&self) -> Backend {
+        backend_of(self.probing.as_deref())
     }
 
     /// The audit log, for the executor. Held for a round: rounds of several filesystems write one after the other,
@@ -157,6 +162,10 @@ impl Shared {
             self.metrics.audit_failed();
         }
     }
+}
+
+fn backend_of(probing: Option<&Probing>) -> Backend {
+    probing.map_or(Backend::Inotify, Probing::backend)
 }
 
 /// The audit log as the executor sees it.

@@ -285,6 +285,14 @@ pub const KEYS: &[Key] = &[
         "port 0: any free port, which the log names",
     ),
     key(
+        "socket.path",
+        "an absolute path, `\"off\"`",
+        "\"/run/checkpoint-guard/guard.sock\"",
+        "Where `top`, `doctor` and other commands ask the running daemon: a unix socket that only root and the daemon's \
+         own user can use. A directory that is not there is made for root alone; one where others may write is refused.",
+        "",
+    ),
+    key(
         "audit.path",
         "an absolute path, `\"off\"`",
         "\"/var/log/checkpoint-guard/audit.jsonl\"",

@@ -124,6 +124,13 @@ pub struct MetricsConfig {
     pub listen: Option<SocketAddr>,
 }
 
+/// `[socket]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SocketConfig {
+    /// `None`: there is none, and `top` has nobody to ask.
+    pub path: Option<PathBuf>,
+}
+
 /// `[audit]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditConfig {
@@ -221,6 +228,21 @@ pub(super) fn kubernetes(reader: &mut Reader<'_>) -> KubernetesConfig {
 
 pub(super) fn metrics(reader: &mut Reader<'_>) -> MetricsConfig {
     MetricsConfig { listen: reader.value("metrics.listen", read::or_off(read::address)).flatten() }
+}
+
+pub(super) fn socket(reader: &mut Reader<'_>) -> SocketConfig {
+    // `sun_path` in unix(7), with the zero at its end.
+    const PATH_MAX: usize = 107;
+    let path = |raw: &Raw| match read::absolute_path(raw)? {
+        path if path.as_os_str().len() > PATH_MAX => {
+            Err(format!("the path is longer than the {PATH_MAX} bytes that a unix socket may have"))
+        }
+        path if path.file_name().is_none() => {
+            Err(format!("{path:?} names no file; write for example \"/run/checkpoint-guard/guard.sock\""))
+        }
+        path => Ok(path),
+    };
+    SocketConfig { path: reader.value("socket.path", read::or_off(path)).flatten() }
 }
 
 pub(super) fn audit(reader: &mut Reader<'_>) -> AuditConfig {
