@@ -1,23 +1,32 @@
 //! The brake of one filesystem: lets the backend follow what `decide` says, and reports what was refused.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use jiff::Timestamp;
+use nix::sys::eventfd::EventFd;
+use tokio::sync::oneshot;
 
 use crate::act::brake::fanotify::Fanotify;
 use crate::act::brake::lsm::LsmBrake;
 use crate::act::brake::{Backend, BrakeError, Created, Key, RefusedWriter, Stance, add_writer};
 use crate::act::refusal::Refused;
 use crate::agent::clock::{monotonic, wall};
-use crate::agent::filesystem::Filesystem;
+use crate::agent::filesystem::{Filesystem, Message};
 use crate::agent::priority;
+use crate::agent::shared::Shared;
 use crate::config::BrakeMode;
 use crate::decide::Brake;
 use crate::decide::brake::{Change, Sight, is_near};
 use crate::model::{Bytes, Monotonic, Observation};
 use crate::report::audit::{Event, Refusals};
+use crate::report::metrics::FilesystemLabel;
+use crate::report::record::BrakeRecord;
+use crate::report::socket::Reply;
 
 /// The brake's means, for all filesystems.
 #[derive(Debug)]
@@ -150,6 +159,116 @@ pub(super) fn end(fs: &mut Filesystem) {
     }
 }
 
+/// The loops, for those who ask about their brakes.
+#[derive(Debug, Default)]
+pub(super) struct Brakes(Mutex<BTreeMap<FilesystemLabel, (Sender<Message>, Arc<EventFd>)>>);
+
+impl Brakes {
+    pub(super) fn enter(&self, label: &FilesystemLabel, messages: Sender<Message>, bell: Arc<EventFd>) {
+        self.lock().insert(label.clone(), (messages, bell));
+    }
+
+    pub(super) fn leave(&self, label: &FilesystemLabel) {
+        self.lock().remove(label);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<FilesystemLabel, (Sender<Message>, Arc<EventFd>)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What somebody wants of a brake.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Wish {
+    /// To know how it is.
+    Tell,
+    /// That it is engaged, for so long or until it is released.
+    Engage(Option<Duration>),
+    /// That it is released, and does not engage by itself for so long.
+    Release(Duration),
+}
+
+/// A wish that was put to a loop.
+#[derive(Debug)]
+pub(super) struct Ask {
+    /// Only if this is one of its directories, or its name.
+    filesystem: Option<String>,
+    wish: Wish,
+    answer: oneshot::Sender<BrakeRecord>,
+}
+
+/// Puts a wish to the loops, and waits until they have done it.
+pub(super) async fn ask(shared: &Shared, filesystem: Option<String>, wish: Wish) -> Reply {
+    let refuse = |message: String| Reply::Error { message };
+    let Some(braking) = &shared.braking else {
+        return refuse("there is no brake on this node; the log of the start says why ([brake] mode)".to_owned());
+    };
+    if shared.dry_run && matches!(wish, Wish::Engage(_)) {
+        return refuse("this is a dry run: nobody is refused".to_owned());
+    }
+    let mut answers = Vec::new();
+    for (messages, bell) in shared.brakes.lock().values() {
+        let (answer, answered) = oneshot::channel();
+        if messages.send(Message::Brake(Ask { filesystem: filesystem.clone(), wish, answer })).is_ok() {
+            let _ = bell.write(1);
+            answers.push(answered);
+        }
+    }
+    let mut items = Vec::new();
+    for answered in answers {
+        // Err: it is not the filesystem that was meant, or its loop has ended.
+        items.extend(answered.await.ok());
+    }
+    match filesystem {
+        Some(filesystem) if items.is_empty() => {
+            refuse(format!("{filesystem:?} is none of the watched directories; `brake status` lists them"))
+        }
+        _ => Reply::Brake { mode: braking.backend.as_str().to_owned(), items },
+    }
+}
+
+/// Does what somebody wants, at once: a filesystem that cannot be measured just now must not keep the brake engaged.
+pub(super) fn obey(fs: &mut Filesystem, ask: Ask) {
+    let directories = fs.directory_names();
+    let is_meant = |name: &String| name == fs.label.as_str() || directories.contains(name);
+    let (Some(braking), true) = (fs.shared.braking.clone(), ask.filesystem.as_ref().is_none_or(is_meant)) else {
+        return;
+    };
+    let now = monotonic();
+    let change = match ask.wish {
+        Wish::Tell => None,
+        Wish::Engage(time) => fs.brake.decision.engage(time, now),
+        Wish::Release(inhibited) => fs.brake.decision.release(inhibited, now),
+    };
+    if let Some(change) = change {
+        let stance = if fs.brake.is_engaged() { Stance::Refusing } else { Stance::Off };
+        take(fs, &braking, stance);
+        report(fs, &braking, change, fs.available_lately());
+    }
+    take_in(fs, &braking);
+    let _ = ask.answer.send(record(fs, &braking, directories, now));
+}
+
+fn record(fs: &Filesystem, braking: &Braking, directories: Vec<String>, now: Monotonic) -> BrakeRecord {
+    let decision = &fs.brake.decision;
+    let seconds = |until: Monotonic| until.since(now).as_secs();
+    let writers = fs.brake.episode.as_ref().map_or(&[][..], |episode| &episode.writers);
+    let abilities: Vec<_> = fs.brake.keys.iter().filter_map(|(_, key)| braking.backend.ability(*key)).collect();
+    BrakeRecord {
+        filesystem: fs.label.as_str().to_owned(),
+        directories,
+        engaged: fs.brake.is_engaged(),
+        reason: decision.engaged().map(|cause| cause.to_string()),
+        since: fs.brake.episode.as_ref().map(|episode| episode.began),
+        expires_in_seconds: decision.expires().map(seconds),
+        inhibited_for_seconds: decision.inhibited_until(now).map(seconds),
+        refused_calls: writers.iter().map(|writer| writer.calls).sum(),
+        refused_bytes: writers.iter().map(|writer| writer.bytes).sum(),
+        stops_writes: abilities.iter().map(|ability| ability.stops_writes).reduce(|all, one| all && one),
+        problem: abilities.into_iter().find_map(|ability| ability.problem),
+    }
+}
+
 /// Lets the brake follow one look at the filesystem.
 pub(super) fn follow(fs: &mut Filesystem, seen: &Observation) {
     let Some(braking) = fs.shared.braking.clone() else { return };
@@ -159,7 +278,7 @@ pub(super) fn follow(fs: &mut Filesystem, seen: &Observation) {
     let change = if is_off { fs.brake.decision.switch_off() } else { fs.brake.decision.observe(&sight, now) };
     apply(fs, &braking, seen, is_off);
     if let Some(change) = change {
-        report(fs, &braking, change, seen);
+        report(fs, &braking, change, seen.available);
     }
 }
 
@@ -171,13 +290,18 @@ fn apply(fs: &mut Filesystem, braking: &Braking, seen: &Observation, is_off: boo
         None if is_ready => Stance::Ready,
         None => Stance::Off,
     };
-    let before = std::mem::replace(&mut fs.brake.stance, stance);
-    for (_, key) in &fs.brake.keys {
-        braking.backend.set(*key, stance);
-    }
+    let before = take(fs, braking, stance);
     if before == Stance::Refusing || stance == Stance::Refusing || !fs.brake.created.is_empty() {
         take_in(fs, braking);
     }
+}
+
+/// Says a stance to the backend; gives the one before.
+fn take(fs: &mut Filesystem, braking: &Braking, stance: Stance) -> Stance {
+    for (_, key) in &fs.brake.keys {
+        braking.backend.set(*key, stance);
+    }
+    std::mem::replace(&mut fs.brake.stance, stance)
 }
 
 /// Counts what was refused, and clears away what that left.
@@ -215,8 +339,8 @@ fn take_in(fs: &mut Filesystem, braking: &Braking) {
 /// So many empty files wait for their second look.
 const CREATED_MAX: usize = 64;
 
-fn report(fs: &mut Filesystem, braking: &Braking, change: Change, seen: &Observation) {
-    let (mode, filesystem, available) = (braking.backend.as_str(), fs.label.as_str(), seen.available);
+fn report(fs: &mut Filesystem, braking: &Braking, change: Change, available: Bytes) {
+    let (mode, filesystem) = (braking.backend.as_str(), fs.label.as_str());
     let (engaged, reason, episode) = match change {
         Change::Engage(cause) => {
             let began = wall();
@@ -243,7 +367,7 @@ fn report(fs: &mut Filesystem, braking: &Braking, change: Change, seen: &Observa
         engaged,
         mode,
         reason: &reason,
-        available_bytes: seen.available.0,
+        available_bytes: available.0,
         refusals,
     });
     fs.due_publish();

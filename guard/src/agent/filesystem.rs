@@ -35,6 +35,8 @@ pub(super) enum Message {
     Add(DirectoryConfig, Box<CheckpointDir>),
     /// Another configuration is in force; its directories are the same.
     Configure(Arc<Config>),
+    /// Somebody asks about the brake, or wants it otherwise.
+    Brake(braking::Ask),
 }
 
 /// The handle that the rest of the agent has on a loop.
@@ -227,6 +229,7 @@ impl Filesystem {
             began: now,
             is_acquainted: false,
         };
+        this.shared.brakes.enter(&this.label, messages.clone(), bell.clone());
         let thread = std::thread::Builder::new().name(format!("fs-{name}")).spawn(move || {
             super::priority::raise();
             this.shared.metrics.filesystem(&this.label).begin();
@@ -251,6 +254,7 @@ impl Filesystem {
             woken_by = self.wait(rest);
         }
         braking::end(self);
+        self.shared.brakes.leave(&self.label);
         self.shared.health.forget(&self.label);
         self.shared.metrics.filesystem(&self.label).forget();
         self.shared.publish_holdings(&self.label, None);
@@ -315,6 +319,11 @@ impl Filesystem {
         self.directories[index].holds().map(|holds| holds == Holds::PodCheckpoints)
     }
 
+    /// What was available at the last look.
+    pub(super) fn available_lately(&self) -> Bytes {
+        self.available.unwrap_or_default()
+    }
+
     /// Lets the gauges follow at the end of this turn.
     pub(super) fn due_publish(&mut self) {
         self.due.publish = monotonic();
@@ -353,6 +362,7 @@ impl Filesystem {
         while let Ok(message) = self.inbox.try_recv() {
             match message {
                 Message::Add(config, dir) => self.add(config, *dir),
+                Message::Brake(ask) => braking::obey(self, ask),
                 Message::Configure(config) => {
                     self.config = config;
                     self.capacity = None;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::act::checkpoint_dir::Leftover;
 use crate::act::journal::{Intent, Journal, Outcome, Verdict};
-use crate::agent::braking::Braking;
+use crate::agent::braking::{Braking, Brakes};
 use crate::agent::clock::wall;
 use crate::agent::probing::Probing;
 use crate::config::Config;
@@ -29,6 +29,7 @@ pub(super) struct Shared {
     pub(super) health: Arc<Health>,
     pub(super) probing: Option<Arc<Probing>>,
     pub(super) braking: Option<Arc<Braking>>,
+    pub(super) brakes: Brakes,
     pub(super) dry_run: bool,
     pub(super) stop: Arc<AtomicBool>,
     audit: Mutex<Option<AuditLog>>,
@@ -61,7 +62,7 @@ impl Shared {
         });
         let audit = Mutex::new(settings.map(|settings| AuditLog::open(settings, wall)));
         let (audit_failures, holdings) = (AtomicU64::new(0), Mutex::default());
-        let shared = Shared { metrics, health, probing, braking, dry_run, stop, audit, audit_failures, holdings };
+        let shared = Shared { metrics, health, probing, braking, brakes: Brakes::default(), dry_run, stop, audit, audit_failures, holdings };
         Ok(shared)
     }
 

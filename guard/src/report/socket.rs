@@ -20,7 +20,7 @@ pub use client::{Client, ClientError};
 pub use listen::{SocketError, listen};
 pub use serve::{Answer, Answers, Peer, serve};
 
-use crate::report::record::API_VERSION;
+use crate::report::record::{API_VERSION, BrakeRecord};
 
 /// What can be asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,11 +28,30 @@ use crate::report::record::API_VERSION;
 pub enum Request {
     /// Who is there. Answered by [`Reply::Daemon`].
     Daemon,
+    /// Whether writers are refused, on all filesystems or on one. Answered by [`Reply::Brake`], like the next two.
+    BrakeStatus {
+        /// One of its watched directories.
+        filesystem: Option<String>,
+    },
+    /// Refuse them from now on.
+    BrakeEngage {
+        /// As above.
+        filesystem: Option<String>,
+        /// For so long; `null`: until it is released.
+        seconds: Option<u64>,
+    },
+    /// Let them write.
+    BrakeRelease {
+        /// As above.
+        filesystem: Option<String>,
+        /// For so long the brake does not engage by itself.
+        inhibit_seconds: u64,
+    },
 }
 
 impl Request {
     /// Every word of `request`, for messages.
-    const WORDS: &str = "daemon";
+    const WORDS: &str = "daemon, brake-status, brake-engage, brake-release";
 }
 
 /// What is answered.
@@ -51,6 +70,13 @@ pub enum Reply {
         dry_run: bool,
         /// What sees the writes.
         backend: String,
+    },
+    /// The brake, of each filesystem that was asked for.
+    Brake {
+        /// `lsm` or `fanotify`.
+        mode: String,
+        /// The filesystems.
+        items: Vec<BrakeRecord>,
     },
     /// It could not be done, or was not understood.
     Error {

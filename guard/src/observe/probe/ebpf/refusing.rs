@@ -22,7 +22,6 @@ const ACTIVE: &str = "/sys/kernel/security/lsm";
 
 /// The brake's programs. Loaded, they do nothing; attached, they refuse below a directory while it has a lease; when this
 /// is dropped, the kernel detaches them.
-#[derive(Debug)]
 pub struct Refusing {
     programs: Mutex<Programs>,
     /// Apart, so that engaging never waits for an attachment.
@@ -30,7 +29,6 @@ pub struct Refusing {
     refused: Mutex<HashMap<RefusedKey, u64>>,
 }
 
-#[derive(Debug)]
 struct Programs {
     ebpf: Ebpf,
     questions: Array<Learn>,
@@ -158,6 +156,12 @@ impl Refusing {
                 RefusedCalls { place: key.place, comm: String::from_utf8_lossy(comm).into_owned(), calls }
             })
             .collect()
+    }
+}
+
+impl std::fmt::Debug for Refusing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Refusing").finish_non_exhaustive()
     }
 }
 
