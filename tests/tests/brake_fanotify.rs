@@ -1,31 +1,26 @@
 //! The brake by fanotify, on this kernel: who is refused, who is not, and what is left when something dies.
 
 use std::fs::File;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use guard::act::brake::LEASE;
+use guard::act::brake::fanotify::Fanotify;
 use guard::act::brake::helper::DEADMAN;
 use guard::model::Bytes;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use tests::brake::{self, PATIENCE, create, now, settings, until_open};
 use tests::loopfs::{Filesystem, LoopMount};
-use tests::sampler::Sampler;
 use tests::scene::Scene;
 use tests::setting::Daemon;
-use tests::storm::{Method, Options, Storm, Until};
-
-/// Longer than a lease, a deadman and a busy machine together.
-const PATIENCE: Duration = Duration::from_secs(15);
-const FANOTIFY: &str = "[eviction]\nmin-age = \"0s\"\n[brake]\nmode = \"fanotify\"";
 
 /// Without permission events there is nothing to test; said loudly.
 fn can_brake() -> bool {
-    let works = guard::act::brake::fanotify::Fanotify::new(PathBuf::new(), guard::agent::clock::monotonic);
+    let works = Fanotify::new(PathBuf::new(), guard::agent::clock::monotonic);
     if let Err(error) = &works {
         println!("SKIPPED brake_fanotify: {error}");
     }
@@ -40,54 +35,21 @@ fn stops_writes() -> bool {
     version >= (6, 14)
 }
 
-/// Below critical, with one checkpoint that is pinned, and another file that lies there.
-fn helpless() -> Scene {
-    let scene = Scene::new();
-    let name = scene.archive("web", 1, Bytes::mib(8));
-    File::create(scene.directory().join(format!("{name}.keep"))).unwrap();
-    std::fs::write(scene.directory().join("readable"), "content").unwrap();
-    scene.configure(FANOTIFY);
-    scene.leave(Bytes::mib(10));
-    scene
-}
-
-fn create(scene: &Scene, name: &str) -> std::io::Result<File> {
-    File::options().write(true).create(true).truncate(false).open(scene.directory().join(name))
+fn refusal() -> Errno {
+    if stops_writes() { Errno::ENOSPC } else { Errno::EPERM }
 }
 
 fn is_refused<T>(result: std::io::Result<T>) -> bool {
-    let refusal = if stops_writes() { Errno::ENOSPC } else { Errno::EPERM };
-    match result {
-        Ok(_) => false,
-        Err(error) if error.raw_os_error() == Some(refusal as i32) => true,
-        Err(error) => panic!("neither allowed nor refused as promised: {error}"),
-    }
+    brake::is_refused(result, refusal())
 }
 
 #[track_caller]
 fn wait_for_brake(scene: &Scene, daemon: &mut Daemon) {
-    daemon.wait_until("braking", |_| is_refused(create(scene, "attempt.tar")));
+    brake::wait_for_brake(scene, daemon, refusal());
 }
 
-#[expect(clippy::disallowed_methods, reason = "measures how long others wait")]
-fn now() -> Instant {
-    Instant::now()
-}
-
-/// How long it takes until a file can be made, whatever was refused before; and the longest single wait.
-#[track_caller]
-fn until_open(scene: &Scene, daemon: &Daemon) -> (Duration, Duration) {
-    let (began, mut longest) = (now(), Duration::ZERO);
-    loop {
-        let asked = now();
-        let opened = create(scene, "after.tar");
-        longest = longest.max(asked.elapsed());
-        if opened.is_ok() {
-            return (began.elapsed(), longest);
-        }
-        assert!(began.elapsed() < PATIENCE, "still refused after {PATIENCE:?}\n{}", daemon.log());
-        std::thread::sleep(Duration::from_millis(20));
-    }
+fn helpless() -> Scene {
+    brake::helpless(LoopMount::new(Filesystem::Ext4, Bytes::mib(256)), "fanotify")
 }
 
 /// The helper of a guard: its only child.
@@ -154,7 +116,7 @@ fn writing_that_has_begun_under_pressure_is_stopped_in_the_middle() {
     let scene = Scene::new();
     let name = scene.archive("web", 1, Bytes::mib(64));
     File::create(scene.directory().join(format!("{name}.keep"))).unwrap();
-    scene.configure(FANOTIFY);
+    scene.configure(&settings("fanotify"));
     scene.leave(Bytes::mib(60));
     let mut daemon = scene.setting.start();
     daemon.wait_until("at its wits' end", |daemon| {
@@ -296,74 +258,96 @@ fn a_guard_that_ends_in_order_for_an_upgrade_releases_and_the_next_one_brakes() 
 #[test]
 fn a_storm_with_everything_pinned_keeps_the_critical_reserve_and_the_rest_of_the_filesystem() {
     if !can_brake() || !stops_writes() {
+        println!("SKIPPED: writes in progress are stopped since Linux 6.14");
         return;
     }
-    let scene = Scene::on(LoopMount::new(Filesystem::Ext4, Bytes::gib(1)));
-    let mut pins = Vec::new();
-    for hour in 1..=8 {
-        let name = scene.archive("web", hour, Bytes::mib(64));
-        pins.push(scene.directory().join(format!("{name}.keep")));
-        File::create(pins.last().unwrap()).unwrap();
+    let disk = LoopMount::new(Filesystem::Ext4, Bytes::gib(1));
+    brake::storm(disk, "fanotify", refusal(), Duration::from_secs(8));
+}
+
+#[test]
+fn files_in_directories_of_pod_checkpoints_are_refused_too_also_in_new_ones() {
+    if !can_brake() {
+        return;
     }
-    let critical = Bytes::mib(128);
+    let scene = Scene::new();
+    let pods = scene.directory();
+    let old = pods.join("checkpoint-web_team-2026-01-01T00:00:00Z/main");
+    std::fs::create_dir_all(&old).unwrap();
+    std::fs::write(old.join("pages-1.img"), vec![1; 4 << 20]).unwrap();
+    let marker = pods.join("checkpoint-web_team-2026-01-01T00:00:00Z.keep");
+    File::create(marker).unwrap();
     scene.configure_fully(&format!(
-        "[pressure]\nsoft = {{ available = \"400MiB\", grace-period = \"0s\" }}\nhard = {{ available = \"192MiB\" }}\n\
-         critical = {{ available = \"128MiB\" }}\nminimum-reclaim = {{ available = \"16MiB\" }}\n\
-         transition-period = \"1s\"\nkubelet-config = \"off\"\n[protection]\ndefault = 100\n{FANOTIFY}"
+        "layout = \"pod-checkpoints\"\n[pressure]\nsoft = false\nhard = {{ available = \"64MiB\" }}\n\
+         critical = {{ available = \"16MiB\" }}\nkubelet-config = \"off\"\n{}",
+        settings("fanotify")
     ));
-    scene.leave(Bytes::mib(390));
+    scene.leave(Bytes::mib(10));
+    let mut daemon = scene.setting.start();
+    daemon.wait_until("braking", |_| is_refused(File::create(old.join("attempt.img"))));
+    let new = pods.join("checkpoint-db_team-2026-01-01T00:00:00Z/main");
+    std::fs::create_dir_all(&new).unwrap();
+    daemon.wait_until("marking what is new", |_| is_refused(File::create(new.join("attempt.img"))));
+    assert_eq!(std::fs::read(old.join("pages-1.img")).unwrap().len(), 4 << 20);
+}
+
+#[test]
+fn an_operator_engages_it_for_a_time_and_releases_it_at_once() {
+    if !can_brake() {
+        return;
+    }
+    let scene = helpless();
+    let mut daemon = scene.setting.start();
+    wait_for_brake(&scene, &mut daemon);
+    let status = scene.setting.json(&["brake", "status"]);
+    assert_eq!((&status["kind"], &status["mode"]), (&"Brake".into(), &"fanotify".into()), "{status}");
+    assert_eq!(status["items"][0]["engaged"], true, "{status}");
+    assert_eq!(status["items"][0]["stopsWrites"], stops_writes(), "{status}");
+
+    let directory = scene.directory();
+    let released = scene.setting.json(&["brake", "release", "--filesystem", directory.to_str().unwrap()]);
+    assert_eq!(released["items"][0]["engaged"], false, "{released}");
+    assert!(released["items"][0]["inhibitedForSeconds"].as_u64().unwrap() > 500, "{released}");
+    assert!(!is_refused(create(&scene, "released.tar")));
+    daemon.keeps_running_for(Duration::from_secs(2));
+    assert!(!is_refused(create(&scene, "released.tar")), "it does not come back by itself");
+
+    assert!(scene.setting.run(&["brake", "engage", "--for", "3s"]).status.success());
+    wait_for_brake(&scene, &mut daemon);
+    until_open(&scene, &daemon);
+    let elsewhere = scene.setting.run(&["brake", "release", "--filesystem", "/nowhere"]);
+    assert_eq!(elsewhere.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&elsewhere.stderr).contains("none of the watched directories"));
+    assert!(scene.setting.run(&["brake", "release", "--inhibit", "0s"]).status.success());
+    wait_for_brake(&scene, &mut daemon);
+}
+
+#[test]
+fn a_truncated_archive_of_a_refused_writer_goes_first_and_lets_go_of_the_brake() {
+    if !can_brake() || !stops_writes() {
+        println!("SKIPPED: writes in progress are stopped since Linux 6.14");
+        return;
+    }
+    let scene = Scene::new();
+    let pinned = scene.archive("golden", 1, Bytes::mib(32));
+    File::create(scene.directory().join(format!("{pinned}.keep"))).unwrap();
+    scene.configure(&settings("fanotify"));
+    scene.leave(Bytes::mib(63));
     let mut daemon = scene.setting.start();
     daemon.keeps_running_for(Duration::from_secs(1));
-    let sampler = Sampler::start(scene.mount.path(), Duration::from_millis(1)).unwrap();
-    let (stop, beside) = (AtomicBool::new(false), AtomicU64::new(0));
-    std::thread::scope(|scope| {
-        // Another directory of the same filesystem: small files, one after the other, never refused.
-        let other = scope.spawn(|| {
-            let path = scene.mount.path().join("beside");
-            while !stop.load(Ordering::Relaxed) {
-                std::fs::write(&path, vec![1; 64 << 10]).expect("nobody refuses this");
-                beside.fetch_add(1, Ordering::Relaxed);
-                std::thread::sleep(Duration::from_millis(5));
-            }
-        });
-        let storm = Storm::start(Options {
-            directory: scene.directory(),
-            writers: 3,
-            size: (Bytes::mib(8), Bytes::mib(64)),
-            namespaces: vec!["team".to_owned(), "ci".to_owned()],
-            pods: 3,
-            method: Method::Write,
-            first_age: Duration::from_secs(3600),
-            until: Until { time: Some(Duration::from_secs(8)), ..Until::default() },
-        });
-        let totals = storm.join();
-        stop.store(true, Ordering::Relaxed);
-        other.join().unwrap();
-        assert!(totals.out_of_space > 10, "{totals:?}\n{}", daemon.log());
-        assert_eq!(totals.failures, 0, "{totals:?}");
+    let name = "checkpoint-web_team-main-2026-01-01T02:00:00Z.tar";
+    let mut archive = create(&scene, name).unwrap();
+    let chunk = vec![7; 256 << 10];
+    let written = std::iter::repeat_with(|| {
+        std::thread::sleep(Duration::from_millis(2));
+        archive.write(&chunk)
     });
-    let lowest = sampler.stop().lowest.unwrap().available;
-    assert!(beside.load(Ordering::Relaxed) > 200);
-    assert!(lowest + Bytes::mib(32) >= critical, "lowest {lowest}\n{}", daemon.log());
-    println!("lowest {lowest} of {critical}");
-    assert!(is_refused(create(&scene, "attempt.tar")));
-    assert!(daemon.deleted().is_empty(), "everything is protected");
-
-    // Somebody lets go of a few.
-    scene.configure_fully(&format!(
-        "[pressure]\nsoft = {{ available = \"400MiB\", grace-period = \"0s\" }}\nhard = {{ available = \"192MiB\" }}\n\
-         critical = {{ available = \"128MiB\" }}\nminimum-reclaim = {{ available = \"16MiB\" }}\n\
-         transition-period = \"1s\"\nkubelet-config = \"off\"\n{FANOTIFY}"
-    ));
-    for pin in &pins[..4] {
-        std::fs::remove_file(pin).unwrap();
-    }
-    daemon.wait_until("released", |_| create(&scene, "again.tar").is_ok());
-    scene.archive("again", 1, Bytes::mib(4));
-    let released = daemon.audit().into_iter().find(|line| line["kind"] == "Brake" && line["engaged"] == false);
-    let released = released.expect("it is in the audit log");
-    assert!(released["refusedCalls"].as_u64().unwrap() > 10, "{released}");
-    assert!(released["refusedBytes"].as_u64().unwrap() > 0, "{released}");
-    assert!(released["writers"][0]["comm"].as_str().unwrap().starts_with("storm"), "{released}");
-    assert_eq!(ErrorKind::StorageFull, std::io::Error::from(Errno::ENOSPC).kind());
+    let written = written.take(300).take_while(Result::is_ok).count();
+    assert!(written < 260, "nobody stopped it\n{}", daemon.log());
+    drop(archive);
+    daemon.wait_until("rid of the truncated archive", |daemon| daemon.deleted() == [name]);
+    until_open(&scene, &daemon);
+    let lines = daemon.audit();
+    let brakes: Vec<_> = lines.iter().filter(|line| line["kind"] == "Brake").map(|line| &line["engaged"]).collect();
+    assert_eq!(brakes, [true, false]);
 }
