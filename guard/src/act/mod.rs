@@ -7,6 +7,7 @@
 pub mod brake;
 pub mod checkpoint_dir;
 pub mod executor;
+pub mod extent_size;
 mod freeing;
 pub mod journal;
 pub mod pin;
