@@ -8,6 +8,7 @@ pub mod agent;
 pub mod cli;
 pub mod config;
 pub mod decide;
+pub mod fuzzing;
 pub mod model;
 pub mod observe;
 pub mod report;
