@@ -12,4 +12,5 @@ pub mod fuzzing;
 pub mod model;
 pub mod observe;
 pub mod report;
+pub mod sandbox;
 pub mod simulate;

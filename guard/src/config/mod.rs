@@ -39,7 +39,7 @@ pub use read::Setting;
 pub use reload::Reload;
 pub use surroundings::{
     AuditConfig, BrakeMode, DirectoryConfig, KubernetesConfig, KubernetesMode, Layout, MetricsConfig,
-    ProbeMode,
+    ProbeMode, SandboxConfig, SandboxMode, SandboxReach,
 };
 
 use crate::model::{Bytes, Level, Observation, Policy, PressurePolicy, Signal};
@@ -74,6 +74,8 @@ pub struct Config {
     pub metrics: MetricsConfig,
     /// The audit log.
     pub audit: AuditConfig,
+    /// How the daemon limits itself.
+    pub sandbox: SandboxConfig,
 }
 
 impl Config {
@@ -243,6 +245,7 @@ fn effective(pool: Option<&str>, values: &Raw, file: &Arc<Path>, problems: &mut 
         kubernetes: surroundings::kubernetes(&mut reader),
         metrics: surroundings::metrics(&mut reader),
         audit: surroundings::audit(&mut reader),
+        sandbox: surroundings::sandbox(&mut reader),
     };
     problems.append(&mut reader.problems);
     notes.sort();
