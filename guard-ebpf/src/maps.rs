@@ -3,8 +3,8 @@
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LruHashMap, RingBuf};
 use guard_ebpf::{
-    Braked, Crossing, DIRECTORIES, Learn, LedgerKey, LedgerValue, Limit, Lost, RefusedKey, SLOTS, Total, WakeRecord,
-    Watched,
+    Braked, Crossing, DIRECTORIES, Learn, LedgerKey, LedgerValue, Limit, Lost, RefusedKey, SLOTS, Total,
+    WakeRecord, Watched,
 };
 
 /// One entry, replaced as a whole: a lookup at a constant index compiles to an address.

@@ -7,6 +7,8 @@ pub mod counting;
 pub mod crowd;
 pub mod daemon;
 pub mod exposition;
+pub mod forged;
+pub mod hostile;
 pub mod http;
 pub mod loopfs;
 pub mod sampler;

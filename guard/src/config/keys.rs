@@ -318,6 +318,24 @@ pub const KEYS: &[Key] = &[
         "only the current one",
     ),
     key(
+        "sandbox.mode",
+        "`\"auto\"`, `\"off\"`",
+        "\"auto\"",
+        "Whether the daemon limits itself, for good, before it opens an archive: capabilities, no_new_privs, Landlock, \
+         seccomp, as far as the kernel has them (docs/SECURITY.md).",
+        "",
+    ),
+    key(
+        "sandbox.reach",
+        "`\"parents\"`, `\"directories\"`",
+        "\"parents\"",
+        "Where Landlock lets checkpoints be read and deleted: below the parents of the directories, so that one may \
+         appear, be replaced or be mounted over later; or below the directories as they are at the start only, and \
+         then a restart is needed for that. A directory beyond reach that a changed configuration adds makes it \
+         invalid until the next start.",
+        "",
+    ),
+    key(
         "pool.*.extends",
         "a pool's name",
         "",

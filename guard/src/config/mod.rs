@@ -39,7 +39,7 @@ pub use read::Setting;
 pub use reload::Reload;
 pub use surroundings::{
     AuditConfig, BrakeMode, DirectoryConfig, KubernetesConfig, KubernetesMode, Layout, MetricsConfig,
-    ProbeMode, SocketConfig,
+    ProbeMode, SandboxConfig, SandboxMode, SandboxReach, SocketConfig,
 };
 
 use crate::model::{Bytes, Level, Observation, Policy, PressurePolicy, Signal};
@@ -76,6 +76,8 @@ pub struct Config {
     pub socket: SocketConfig,
     /// The audit log.
     pub audit: AuditConfig,
+    /// How the daemon limits itself.
+    pub sandbox: SandboxConfig,
 }
 
 impl Config {
@@ -246,6 +248,7 @@ fn effective(pool: Option<&str>, values: &Raw, file: &Arc<Path>, problems: &mut 
         metrics: surroundings::metrics(&mut reader),
         socket: surroundings::socket(&mut reader),
         audit: surroundings::audit(&mut reader),
+        sandbox: surroundings::sandbox(&mut reader),
     };
     problems.append(&mut reader.problems);
     notes.sort();

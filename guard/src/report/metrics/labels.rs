@@ -32,6 +32,8 @@ pub(super) const WRITER: LabelKey =
 pub(super) const WAKE: LabelKey =
     LabelKey { name: "cause", values: "`budget`, `directory`, `timer`, `configuration`, `request`" };
 pub(super) const BACKEND: LabelKey = LabelKey { name: "backend", values: "`raw-tracepoint`, `inotify`" };
+pub(super) const LAYER: LabelKey =
+    LabelKey { name: "layer", values: "`no-new-privileges`, `capabilities`, `landlock`, `seccomp`" };
 pub(super) const POOL: LabelKey =
     LabelKey { name: "pool", values: "the node's pool as the configuration names it, or nothing" };
 pub(super) const VERSION: LabelKey = LabelKey { name: "version", values: "the guard's version" };

@@ -119,6 +119,11 @@ impl Metrics {
         self.agent.backend(name, degraded);
     }
 
+    /// Whether a layer of the sandbox limits the guard itself.
+    pub fn sandbox(&self, layer: &str, active: bool) {
+        self.agent.sandbox(layer, active);
+    }
+
     /// The node's pool.
     pub fn pool(&self, pool: Option<&str>) {
         self.agent.pool(pool);

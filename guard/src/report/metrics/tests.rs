@@ -96,6 +96,7 @@ fn exercise(metrics: &Metrics) {
     metrics.reacted(Duration::from_micros(400));
     metrics.planned(Duration::from_micros(80));
     metrics.backend("raw-tracepoint", true);
+    metrics.sandbox("seccomp", true);
     metrics.pool(Some("gpu"));
     metrics.dry_run(true);
     metrics.lost(LostEvents::Ledger, 1);
@@ -162,6 +163,7 @@ fn case_43_no_metric_has_a_label_for_a_pod_a_file_or_a_time() {
         "writer",
         "kind",
         "backend",
+        "layer",
         "pool",
         "version",
     ]);
