@@ -115,10 +115,14 @@ pub fn storm(mount: LoopMount, mode: &str, refusal: Errno, time: Duration) -> By
     pins[..4].iter().for_each(|pin| std::fs::remove_file(pin).expect("it is there"));
     daemon.wait_until("released", |_| create(&scene, "again.tar").is_ok());
     scene.archive("again", 1, Bytes::mib(4));
-    let released = daemon.audit().into_iter().find(|line| line["kind"] == "Brake" && line["engaged"] == false);
+    let released =
+        daemon.audit().into_iter().find(|line| line["kind"] == "Brake" && line["engaged"] == false);
     let released = released.expect("it is in the audit log");
     assert!(released["refusedCalls"].as_u64().is_some_and(|calls| calls > 10), "{released}");
-    assert!(released["writers"][0]["comm"].as_str().is_some_and(|comm| comm.starts_with("storm")), "{released}");
+    assert!(
+        released["writers"][0]["comm"].as_str().is_some_and(|comm| comm.starts_with("storm")),
+        "{released}"
+    );
     lowest
 }
 

@@ -96,7 +96,8 @@ fn writers_are_refused_and_nobody_else() {
     daemon.wait_until("clear of empty files", |_| !scene.has("attempt.tar"));
     daemon.wait_until("counting", |daemon| {
         let calls = daemon.metric("checkpoint_guard_brake_refused_calls_total{writer=\"other\"}");
-        calls.is_some_and(|calls| calls >= 3.0) && daemon.metric("checkpoint_guard_brake_engaged") == Some(1.0)
+        calls.is_some_and(|calls| calls >= 3.0)
+            && daemon.metric("checkpoint_guard_brake_engaged") == Some(1.0)
     });
     let lines = daemon.audit();
     let engaged: Vec<_> = lines.iter().filter(|line| line["kind"] == "Brake").collect();
@@ -348,6 +349,7 @@ fn a_truncated_archive_of_a_refused_writer_goes_first_and_lets_go_of_the_brake()
     daemon.wait_until("rid of the truncated archive", |daemon| daemon.deleted() == [name]);
     until_open(&scene, &daemon);
     let lines = daemon.audit();
-    let brakes: Vec<_> = lines.iter().filter(|line| line["kind"] == "Brake").map(|line| &line["engaged"]).collect();
+    let brakes: Vec<_> =
+        lines.iter().filter(|line| line["kind"] == "Brake").map(|line| &line["engaged"]).collect();
     assert_eq!(brakes, [true, false]);
 }

@@ -40,7 +40,13 @@ fn writers_are_refused_also_in_the_middle_and_nobody_else() {
     }
     let scene = helpless();
     let at = |name: &str| scene.directory().join(name);
-    let mut under_way = File::options().create(true).truncate(false).read(true).write(true).open(at("under-way.tar")).unwrap();
+    let mut under_way = File::options()
+        .create(true)
+        .truncate(false)
+        .read(true)
+        .write(true)
+        .open(at("under-way.tar"))
+        .unwrap();
     under_way.write_all(&[7; 8192]).unwrap();
     std::fs::create_dir(at("below")).unwrap();
     let mut daemon = scene.setting.start();

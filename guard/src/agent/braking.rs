@@ -140,7 +140,9 @@ pub(super) fn add(fs: &mut Filesystem, index: usize) {
     let Some(nested) = fs.holds_nested(index) else { return };
     match braking.backend.watch(std::os::fd::AsFd::as_fd(&fs.dirs[index]), nested) {
         Ok(key) => fs.brake.keys.push((index, key)),
-        Err(error) => tracing::error!(directory = %fs.path_of(index as u16).display(), %error, "no brake here"),
+        Err(error) => {
+            tracing::error!(directory = %fs.path_of(index as u16).display(), %error, "no brake here")
+        }
     }
 }
 
@@ -201,7 +203,9 @@ pub(super) struct Ask {
 pub(super) async fn ask(shared: &Shared, filesystem: Option<String>, wish: Wish) -> Reply {
     let refuse = |message: String| Reply::Error { message };
     let Some(braking) = &shared.braking else {
-        return refuse("there is no brake on this node; the log of the start says why ([brake] mode)".to_owned());
+        return refuse(
+            "there is no brake on this node; the log of the start says why ([brake] mode)".to_owned(),
+        );
     };
     if shared.dry_run && matches!(wish, Wish::Engage(_)) {
         return refuse("this is a dry run: nobody is refused".to_owned());
@@ -231,7 +235,8 @@ pub(super) async fn ask(shared: &Shared, filesystem: Option<String>, wish: Wish)
 pub(super) fn obey(fs: &mut Filesystem, ask: Ask) {
     let directories = fs.directory_names();
     let is_meant = |name: &String| name == fs.label.as_str() || directories.contains(name);
-    let (Some(braking), true) = (fs.shared.braking.clone(), ask.filesystem.as_ref().is_none_or(is_meant)) else {
+    let (Some(braking), true) = (fs.shared.braking.clone(), ask.filesystem.as_ref().is_none_or(is_meant))
+    else {
         return;
     };
     let now = monotonic();
@@ -253,7 +258,8 @@ fn record(fs: &Filesystem, braking: &Braking, directories: Vec<String>, now: Mon
     let decision = &fs.brake.decision;
     let seconds = |until: Monotonic| until.since(now).as_secs();
     let writers = fs.brake.episode.as_ref().map_or(&[][..], |episode| &episode.writers);
-    let abilities: Vec<_> = fs.brake.keys.iter().filter_map(|(_, key)| braking.backend.ability(*key)).collect();
+    let abilities: Vec<_> =
+        fs.brake.keys.iter().filter_map(|(_, key)| braking.backend.ability(*key)).collect();
     BrakeRecord {
         filesystem: fs.label.as_str().to_owned(),
         directories,
@@ -330,7 +336,9 @@ fn take_in(fs: &mut Filesystem, braking: &Braking) {
             }
             Err(Refused::Gone) => {}
             // Once more; the next event tells of it again.
-            Err(Refused::InUse { .. }) if fs.brake.created.len() < CREATED_MAX => fs.brake.created.push((index, it)),
+            Err(Refused::InUse { .. }) if fs.brake.created.len() < CREATED_MAX => {
+                fs.brake.created.push((index, it))
+            }
             Err(refused) => tracing::debug!(directory, name = ?it.name, %refused, "the empty file stays"),
         }
     }

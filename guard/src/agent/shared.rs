@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::act::checkpoint_dir::Leftover;
 use crate::act::journal::{Intent, Journal, Outcome, Verdict};
-use crate::agent::braking::{Braking, Brakes};
+use crate::agent::braking::{Brakes, Braking};
 use crate::agent::clock::wall;
 use crate::agent::probing::Probing;
 use crate::config::Config;
@@ -62,7 +62,18 @@ impl Shared {
         });
         let audit = Mutex::new(settings.map(|settings| AuditLog::open(settings, wall)));
         let (audit_failures, holdings) = (AtomicU64::new(0), Mutex::default());
-        let shared = Shared { metrics, health, probing, braking, brakes: Brakes::default(), dry_run, stop, audit, audit_failures, holdings };
+        let shared = Shared {
+            metrics,
+            health,
+            probing,
+            braking,
+            brakes: Brakes::default(),
+            dry_run,
+            stop,
+            audit,
+            audit_failures,
+            holdings,
+        };
         Ok(shared)
     }
 

@@ -265,7 +265,13 @@ mod tests {
         }
 
         #[track_caller]
-        fn sees(&mut self, second: u64, available: &str, reclaim: Reclaim, change: Option<Change>) -> &mut Story {
+        fn sees(
+            &mut self,
+            second: u64,
+            available: &str,
+            reclaim: Reclaim,
+            change: Option<Change>,
+        ) -> &mut Story {
             self.looks(second, &observed(available), reclaim, change)
         }
 
@@ -320,7 +326,12 @@ mod tests {
     #[test]
     fn inodes_engage_it_too() {
         let seen = |free| Observation { inodes: Some(Inodes { total: 1000, free }), ..observed("50GiB") };
-        Story::begin().looks(0, &seen(60), Helpless, None).looks(1, &seen(59), Helpless, engage(Cause::Helpless));
+        Story::begin().looks(0, &seen(60), Helpless, None).looks(
+            1,
+            &seen(59),
+            Helpless,
+            engage(Cause::Helpless),
+        );
     }
 
     #[test]

@@ -18,7 +18,9 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use super::group::Group;
 use super::helper::CREATED_MAX;
 use super::protocol::{DirectoryReport, Order, Report, receive, send};
-use super::{Ability, BrakeError, Created, DIRECTORIES_MAX, Key, LEASE, LINGER, LOOP_SILENCE_MAX, Refusals, Stance};
+use super::{
+    Ability, BrakeError, Created, DIRECTORIES_MAX, Key, LEASE, LINGER, LOOP_SILENCE_MAX, Refusals, Stance,
+};
 use crate::model::{FileId, Monotonic};
 
 /// The command that makes this program the helper; hidden, for nobody else.
@@ -204,7 +206,8 @@ impl Fanotify {
     }
 
     fn start_helper(&self) -> std::io::Result<Helper> {
-        let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
+        let (ours, theirs) =
+            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
         let child = Command::new(&self.program)
             .args([HELPER_COMMAND, "--guard", &std::process::id().to_string()])
             .stdin(Stdio::from(theirs))

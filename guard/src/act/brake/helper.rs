@@ -111,7 +111,9 @@ impl Helper {
         let mut fds = vec![PollFd::new(socket, PollFlags::POLLIN)];
         for watched in self.directories.values() {
             let groups = watched.group.as_ref().map(Group::as_fd);
-            fds.extend(groups.into_iter().chain(watched.tree.news()).map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
+            fds.extend(
+                groups.into_iter().chain(watched.tree.news()).map(|fd| PollFd::new(fd, PollFlags::POLLIN)),
+            );
         }
         // EINTR is a look too many, no more.
         let _ = poll(&mut fds, PollTimeout::from(SLEEP_MAX.as_millis() as u16));

@@ -154,7 +154,8 @@ impl LsmBrake {
     /// Writes the lease that its stance calls for.
     fn lease(&self, key: Key, directory: &mut Directory, now: Monotonic) {
         let is_silent = now.since(directory.said) > LOOP_SILENCE_MAX;
-        let until = if directory.stance == Stance::Refusing && !is_silent { now.0 + LEASE } else { Duration::ZERO };
+        let until =
+            if directory.stance == Stance::Refusing && !is_silent { now.0 + LEASE } else { Duration::ZERO };
         let result = self.refusing.lease(key.0, u64::try_from(until.as_nanos()).unwrap_or(u64::MAX));
         directory.problem = result.err().map(|error| error.to_string());
         if let Some(problem) = &directory.problem {

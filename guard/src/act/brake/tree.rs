@@ -133,7 +133,8 @@ fn open_below(root: BorrowedFd<'_>, path: &std::path::Path) -> Option<OwnedFd> {
 /// The names of the directories in a directory, the guard's own left out.
 fn directories_in(directory: OwnedFd) -> Vec<OsString> {
     let Ok(mut dir) = Dir::from_fd(directory) else { return Vec::new() };
-    let entries = dir.iter().flatten().filter(|entry| matches!(entry.file_type(), Some(Type::Directory) | None));
+    let entries =
+        dir.iter().flatten().filter(|entry| matches!(entry.file_type(), Some(Type::Directory) | None));
     let names = entries.map(|entry| {
         use std::os::unix::ffi::OsStrExt;
         OsStr::from_bytes(entry.file_name().to_bytes()).to_owned()

@@ -129,7 +129,10 @@ mod tests {
             file.write_all(bytes).unwrap();
             file
         };
-        assert!(matches!(spared(&nothing, &|birth| birth + Duration::from_millis(1)), Refused::CannotProve(_)));
+        assert!(matches!(
+            spared(&nothing, &|birth| birth + Duration::from_millis(1)),
+            Refused::CannotProve(_)
+        ));
         assert_eq!(spared(&|scene| drop(write(scene, b"x")), &before), Refused::Changed(Changed::Content));
         let emptied = |scene: &Scene| write(scene, b"x").set_len(0).unwrap();
         assert!(matches!(spared(&emptied, &before), Refused::CannotProve(_)));
@@ -140,7 +143,8 @@ mod tests {
         assert_eq!(spared(&other, &before), Refused::Changed(Changed::File));
         let pin = |scene: &Scene| drop(File::create(scene.scratch.path().join("a.tar.keep")).unwrap());
         assert!(matches!(spared(&pin, &before), Refused::Pinned(_)));
-        let link = |scene: &Scene| std::fs::hard_link(scene.path(), scene.scratch.path().join("b.tar")).unwrap();
+        let link =
+            |scene: &Scene| std::fs::hard_link(scene.path(), scene.scratch.path().join("b.tar")).unwrap();
         assert_eq!(spared(&link, &before), Refused::Linked);
     }
 

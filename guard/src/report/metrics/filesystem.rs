@@ -7,7 +7,9 @@ use prometheus::{GaugeVec, IntCounterVec};
 
 use super::agent::unix_seconds;
 use super::families::Families;
-use super::labels::{FILESYSTEM, FilesystemLabel, LEVEL, WRITER, WRITERS, writer_of, THRESHOLD, THRESHOLD_LEVELS};
+use super::labels::{
+    FILESYSTEM, FilesystemLabel, LEVEL, THRESHOLD, THRESHOLD_LEVELS, WRITER, WRITERS, writer_of,
+};
 use crate::model::{Bytes, Level, Need, Observation, PressurePolicy, Signal};
 
 /// What one turn of the loop knows of a filesystem.

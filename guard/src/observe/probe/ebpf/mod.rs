@@ -19,7 +19,7 @@ use guard_ebpf::names;
 use self::budget::Budgets;
 use self::ledger::Ledger;
 use self::object::{Array, Object, refused};
-pub use self::refusing::{Refusing, RefusedCalls};
+pub use self::refusing::{RefusedCalls, Refusing};
 pub use self::wakes::Wakes;
 use self::watched::Directories;
 use super::{Armed, Backend, Coverage, LedgerEntry, Lost, ProbeError, SelfTest, Slot, Written};
