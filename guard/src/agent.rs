@@ -29,7 +29,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use self::filesystem::{Filesystem, Handle, Message};
 use self::shared::Shared;
 use crate::act::checkpoint_dir::CheckpointDir;
-use crate::config::{Config, DirectoryConfig};
+use crate::config::{BrakeMode, Config, DirectoryConfig};
 use crate::report::audit::Event;
 use crate::report::metrics::FilesystemLabel;
 use crate::report::{http, socket};
@@ -278,6 +278,11 @@ impl Agent {
         {
             tracing::warn!(
                 "changes of [metrics], [audit], [probe], [socket] and [sandbox] take effect with the next start"
+            );
+        }
+        if config.brake != self.config.brake && config.brake != BrakeMode::Off {
+            tracing::warn!(
+                "another [brake] mode takes effect with the next start; until then the means of this one is used, if any"
             );
         }
         let before = std::mem::replace(&mut self.config, Arc::new(config));
