@@ -15,6 +15,9 @@ use crate::observe::probe::{ProbeError, Refusing};
 /// How often leases are renewed; several times in each [`LEASE`], for a busy machine.
 const RENEW_EVERY: Duration = Duration::from_millis(300);
 
+/// Programs that could not be attached are tried again after this.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
+
 /// The brake by BPF LSM.
 #[derive(Debug)]
 pub struct LsmBrake {
@@ -27,6 +30,10 @@ pub struct LsmBrake {
 struct State {
     directories: BTreeMap<Key, Directory>,
     attached: bool,
+    /// Why they are not, though they should be.
+    unattached: Option<String>,
+    /// When to try again.
+    again: Monotonic,
     /// When any stance was not off last.
     needed: Monotonic,
 }
@@ -83,7 +90,7 @@ impl LsmBrake {
         let mut state = self.lock();
         if stance != Stance::Off {
             state.needed = now;
-            self.attach(&mut state);
+            self.attach(&mut state, now);
         }
         let Some(directory) = state.directories.get_mut(&key) else { return };
         directory.said = now;
@@ -105,7 +112,8 @@ impl LsmBrake {
 
     /// See [`super::Backend::ability`].
     pub fn ability(&self, key: Key) -> Option<Ability> {
-        let problem = self.lock().directories.get(&key)?.problem.clone();
+        let state = self.lock();
+        let problem = state.directories.get(&key)?.problem.clone().or(state.unattached.clone());
         Some(Ability { stops_writes: true, says_no_space: true, problem })
     }
 
@@ -134,21 +142,17 @@ impl LsmBrake {
         }
     }
 
-    fn attach(&self, state: &mut State) {
-        if state.attached {
+    fn attach(&self, state: &mut State, now: Monotonic) {
+        if state.attached || now < state.again {
             return;
         }
-        match self.refusing.attach() {
-            Ok(()) => state.attached = true,
-            Err(error) => {
-                let is_new = state.directories.values().all(|directory| directory.problem.is_none());
-                if is_new {
-                    tracing::error!(%error, "the brake's programs cannot be attached; writers are not refused");
-                }
-                let problem = Some(error.to_string());
-                state.directories.values_mut().for_each(|directory| directory.problem.clone_from(&problem));
-            }
+        state.again = Monotonic(now.0 + TRY_AGAIN);
+        let problem = self.refusing.attach().err().map(|error| error.to_string());
+        state.attached = problem.is_none();
+        if let Some(problem) = problem.as_ref().filter(|problem| state.unattached.as_ref() != Some(problem)) {
+            tracing::error!(problem, "the brake's programs cannot be attached; writers are not refused");
         }
+        state.unattached = problem;
     }
 
     /// Writes the lease that its stance calls for.
@@ -157,10 +161,12 @@ impl LsmBrake {
         let until =
             if directory.stance == Stance::Refusing && !is_silent { now.0 + LEASE } else { Duration::ZERO };
         let result = self.refusing.lease(key.0, u64::try_from(until.as_nanos()).unwrap_or(u64::MAX));
-        directory.problem = result.err().map(|error| error.to_string());
-        if let Some(problem) = &directory.problem {
+        let problem = result.err().map(|error| error.to_string());
+        if let Some(problem) = problem.as_ref().filter(|problem| directory.problem.as_ref() != Some(problem))
+        {
             tracing::error!(problem, "the brake does not hold");
         }
+        directory.problem = problem;
     }
 
     /// What is kept here is whole between any two statements.

@@ -39,6 +39,7 @@ struct Programs {
     /// The dentry at each place; 0: it is free.
     places: [u64; DIRECTORIES],
     links: Vec<(&'static str, LsmLinkId)>,
+    was_detached: bool,
 }
 
 /// Calls that were refused to one program below the directory at a place.
@@ -93,8 +94,26 @@ impl Refusing {
             directories: 0,
         };
         let places = [0; DIRECTORIES];
-        let programs = Programs { ebpf, questions, who, braking, table, places, links: Vec::new() };
-        Ok(Refusing { programs: Mutex::new(programs), leases, refused: refused_calls })
+        let programs =
+            Programs { ebpf, questions, who, braking, table, places, links: Vec::new(), was_detached: false };
+        let this = Refusing { programs: Mutex::new(programs), leases, refused: refused_calls };
+        this.try_out()?;
+        Ok(this)
+    }
+
+    /// Tries the programs in some directory where a file can be made, so that a kernel which never asks them is known
+    /// before anything is built on them. Where there is none, each directory's own test must do.
+    fn try_out(&self) -> Result<(), ProbeError> {
+        for directory in ["/dev/shm", "/run", "/tmp"] {
+            let Ok(directory) = File::open(directory) else { continue };
+            match self.add(std::os::fd::AsFd::as_fd(&directory)) {
+                Ok(place) => return self.remove(place),
+                // Not writable for us.
+                Err(ProbeError::Directory { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// Takes a directory up, once it has shown on a call of our own that the programs do refuse; gives its place.
@@ -185,7 +204,12 @@ impl Programs {
             return Ok(());
         }
         for (program, hook) in names::LSM {
-            match lsm(&mut self.ebpf, program).and_then(Lsm::attach) {
+            let attached = match lsm(&mut self.ebpf, program).and_then(Lsm::attach) {
+                // Before Linux 5.13 a program can be attached once only; another load makes it a new one.
+                Err(_) if self.was_detached => self.load_anew(program, hook),
+                result => result,
+            };
+            match attached {
                 Ok(link) => self.links.push((program, link)),
                 Err(error) => {
                     let error = refused(&format!("to attach program {program} to LSM hook {hook}"), &error);
@@ -197,7 +221,16 @@ impl Programs {
         Ok(())
     }
 
+    fn load_anew(&mut self, program: &'static str, hook: &str) -> Result<LsmLinkId, ProgramError> {
+        let types = Btf::from_sys_fs()?;
+        let it = lsm(&mut self.ebpf, program)?;
+        it.unload()?;
+        it.load(hook, &types)?;
+        it.attach()
+    }
+
     fn detach(&mut self) -> Result<(), ProbeError> {
+        self.was_detached = true;
         for (program, link) in self.links.drain(..) {
             let detached = lsm(&mut self.ebpf, program).and_then(|it| it.detach(link));
             detached.map_err(|error| refused(&format!("to detach program {program}"), &error))?;
