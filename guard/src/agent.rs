@@ -2,13 +2,15 @@
 //!
 //! One thread per filesystem turns the loop ([`filesystem`]); this module starts them, one for each filesystem that a
 //! configured directory lies on, opens directories anew when they were replaced or mounted over, takes up changed
-//! configuration, serves HTTP, and ends everything on SIGTERM.
+//! configuration, serves HTTP and the socket, and ends everything on SIGTERM.
 
 pub mod clock;
 
+mod answers;
+mod braking;
 mod filesystem;
 mod opener;
-mod priority;
+pub(crate) mod priority;
 mod probing;
 mod reader;
 mod relief;
@@ -27,10 +29,10 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use self::filesystem::{Filesystem, Handle, Message};
 use self::shared::Shared;
 use crate::act::checkpoint_dir::CheckpointDir;
-use crate::config::{Config, DirectoryConfig};
+use crate::config::{BrakeMode, Config, DirectoryConfig};
 use crate::report::audit::Event;
-use crate::report::http;
 use crate::report::metrics::FilesystemLabel;
+use crate::report::{http, socket};
 use crate::sandbox::{self, Sandbox};
 
 /// What the command line says.
@@ -110,6 +112,7 @@ impl Agent {
             dry_run: self.options.dry_run,
         });
         let (served, mut stop_serving) = self.serve().await;
+        let (on_socket, stop_on_socket) = self.serve_socket();
         for directory in self.config.directories.clone() {
             if !directory.optional {
                 self.shared.health.expect_scan(&directory.path);
@@ -127,10 +130,11 @@ impl Agent {
         };
         tracing::info!(reason, "stopping");
         let ended = self.stop_loops().await;
+        drop(stop_on_socket);
         if let Some(stop) = stop_serving.take() {
             let _ = stop.send(());
         }
-        if let Some(served) = served {
+        for served in [served, on_socket].into_iter().flatten() {
             let _ = tokio::time::timeout(Duration::from_millis(600), served).await;
         }
         let reason =
@@ -165,6 +169,32 @@ impl Agent {
                 (None, None)
             }
         }
+    }
+
+    /// Answers on the socket, if configured and possible, until the sender is dropped.
+    fn serve_socket(
+        &self,
+    ) -> (Option<tokio::task::JoinHandle<()>>, Option<tokio::sync::oneshot::Sender<()>>) {
+        let Some(path) = &self.config.socket.path else { return (None, None) };
+        let listener = match socket::listen(path) {
+            Ok(listener) => listener,
+            Err(error) => {
+                tracing::error!(%error, "no socket for `top` and others; protecting all the same");
+                return (None, None);
+            }
+        };
+        tracing::info!(path = %path.display(), "answering on the socket");
+        let answers = answers::answers(self.shared.clone(), self.config.pool.clone());
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let served = tokio::spawn(async move {
+            let until = async {
+                let _ = stopped.await;
+            };
+            if let Err(error) = socket::serve(listener, answers, until).await {
+                tracing::error!(%error, "the socket is not served");
+            }
+        });
+        (Some(served), Some(stop))
     }
 
     /// Opens a directory, now or when it appears, on a thread that nobody waits for: the open may hang.
@@ -243,10 +273,16 @@ impl Agent {
         if config.metrics != self.config.metrics
             || config.audit != self.config.audit
             || config.probe != self.config.probe
+            || config.socket != self.config.socket
             || config.sandbox != self.config.sandbox
         {
             tracing::warn!(
-                "changes of [metrics], [audit], [probe] and [sandbox] take effect with the next start"
+                "changes of [metrics], [audit], [probe], [socket] and [sandbox] take effect with the next start"
+            );
+        }
+        if config.brake != self.config.brake && config.brake != BrakeMode::Off {
+            tracing::warn!(
+                "another [brake] mode takes effect with the next start; until then the means of this one is used, if any"
             );
         }
         let before = std::mem::replace(&mut self.config, Arc::new(config));

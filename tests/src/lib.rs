@@ -1,6 +1,7 @@
 //! What the tests on real kernels and filesystems share.
 
 pub mod archives;
+pub mod brake;
 pub mod checkpoints;
 pub mod counting;
 pub mod crowd;

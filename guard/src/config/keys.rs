@@ -61,6 +61,16 @@ pub const KEYS: &[Key] = &[
         "It may be missing and appear later; until then it is only watched for.",
         "",
     ),
+    key(
+        "directory[].extent-size",
+        "bytes (a multiple of 64 KiB), `false`",
+        "\"1MiB\"",
+        "xfs only. By itself xfs sets aside as much space again as a growing file has, until it is closed; the kubelet \
+         counts that as used. The guard sets this extent size hint (`xfs_io -c extsize`) on the directory, unless it \
+         has one already, so that files created in it take only what is written. `false`: the directory is left as it \
+         is, and the guard keeps 32 MiB more free while writers are fast. Not in directories of layout `staging`.",
+        "",
+    ),
     key("pressure.soft", LEVEL, "", "Reclaim after a grace period. `false` switches the level off.", ""),
     key(
         "pressure.soft.available",
@@ -144,7 +154,7 @@ pub const KEYS: &[Key] = &[
     key(
         "eviction.order",
         "a list of order keys",
-        "[\"incomplete\", \"least-protected\", \"orphan\", \"superseded\", \"oldest\", \"largest\"]",
+        "[\"incomplete\", \"least-protected\", \"orphan\", \"superseded\", \"fair-share\", \"oldest\", \"largest\"]",
         "Who goes first. The first key that tells two checkpoints apart decides.",
         "",
     ),
@@ -159,21 +169,22 @@ pub const KEYS: &[Key] = &[
         "eviction.min-age",
         "a duration",
         "\"2m\"",
-        "Younger ones are spared, but not at critical.",
+        "Younger ones are spared; at critical they go last.",
         "none is spared for its youth",
     ),
     key(
         "eviction.keep-last",
         "a whole number",
         "1",
-        "The newest so many complete ones of each container are spared, but not at critical.",
+        "The newest so many complete ones of each container are spared; at critical they go last.",
         "none is spared for being the last",
     ),
     key(
         "eviction.keep-together",
-        "`true`, `false`",
-        "false",
-        "Checkpoints that need each other (a pre-checkpoint and its successors) are kept or dropped as a whole.",
+        "`\"chains\"`, `\"containers\"`, `false`",
+        "\"chains\"",
+        "Which checkpoints are kept or dropped as a whole: those that need each other (a pre-checkpoint and what builds on \
+         it); all of one container, as a forensic series; none. See below.",
         "",
     ),
     key(
@@ -234,8 +245,9 @@ pub const KEYS: &[Key] = &[
         "brake.mode",
         "`\"auto\"`, `\"lsm\"`, `\"fanotify\"`, `\"off\"`",
         "\"auto\"",
-        "How writes into the directories are refused at critical when nothing more may be deleted. Not built yet: `auto` \
-         does nothing, and a named mode is an error at the start.",
+        "How writes into the directories are refused at critical when nothing more may be deleted (docs/BRAKE.md). `auto`: BPF \
+         LSM where it works, else fanotify, else none, which is said. A named mode that does not work is an error at the \
+         start; another mode takes effect with the next start, `off` at once.",
         "",
     ),
     key(
@@ -282,6 +294,14 @@ pub const KEYS: &[Key] = &[
         "\"127.0.0.1:9477\"",
         "Where `/metrics`, `/healthz` and `/readyz` are served.",
         "port 0: any free port, which the log names",
+    ),
+    key(
+        "socket.path",
+        "an absolute path, `\"off\"`",
+        "\"/run/checkpoint-guard/guard.sock\"",
+        "Where `top`, `doctor` and other commands ask the running daemon: a unix socket that only root and the daemon's \
+         own user can use. A directory that is not there is made for root alone; one where others may write is refused.",
+        "",
     ),
     key(
         "audit.path",

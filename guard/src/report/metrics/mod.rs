@@ -173,6 +173,7 @@ impl FilesystemMetrics<'_> {
         self.metrics.deletions.begin(self.label);
         self.metrics.agent.begin(self.label);
         self.metrics.filesystems.written(self.label, Bytes::ZERO);
+        self.metrics.filesystems.begin(self.label);
     }
 
     /// Takes over what one turn of the loop knows.
@@ -183,6 +184,11 @@ impl FilesystemMetrics<'_> {
     /// So many *more* bytes were written into its checkpoint directories.
     pub fn written(&self, bytes: Bytes) {
         self.metrics.filesystems.written(self.label, bytes);
+    }
+
+    /// So many *more* calls of the program `comm` were refused, that would have written so much.
+    pub fn refused(&self, comm: &str, calls: u64, bytes: Bytes) {
+        self.metrics.filesystems.refused(self.label, comm, calls, bytes);
     }
 
     /// A checkpoint of `namespace` was deleted; `freed` is measured.
