@@ -67,6 +67,7 @@ const STOP_LIMIT: Duration = Duration::from_secs(2);
 /// Only what makes protecting impossible from the start; afterwards every problem is reported and survived.
 pub fn run(options: Options, config: Config) -> anyhow::Result<()> {
     // First of all: threads inherit it, and there are none yet.
+    sandbox::start_brake(&config);
     let sandbox = sandbox::enter(&config, &options.config_path);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let agent = Agent::new(options, config, sandbox)?;
