@@ -259,7 +259,7 @@ mod tests {
     use crate::config::ConfigFile;
 
     fn needs(text: &str) -> Needs {
-        let text = format!("[[directory]]\npath = \"/var/lib/kubelet/checkpoints\"\n{text}");
+        let text = format!("{text}\n[[directory]]\npath = \"/var/lib/kubelet/checkpoints\"\n");
         let file = ConfigFile::parse(&text, Path::new("guard.toml")).unwrap();
         Needs::of(&file.effective(None).unwrap(), Path::new("/etc/checkpoint-guard/guard.toml"))
     }
