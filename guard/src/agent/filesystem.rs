@@ -17,6 +17,7 @@ use crate::agent::clock::{monotonic, wall};
 use crate::agent::probing::Watched;
 use crate::agent::reader::Reader;
 use crate::agent::shared::Shared;
+use crate::agent::showing::{self, Showing};
 use crate::agent::{Happened, relief};
 use crate::config::{ASSUMED_WRITE_SPEED, Config, DirectoryConfig, Layout};
 use crate::decide::forecast::{Forecast, next_look};
@@ -78,8 +79,9 @@ pub(super) struct Filesystem {
     pub(super) pressure: Pressure,
     pub(super) forecast: Forecast,
     pub(super) relief: relief::State,
+    pub(super) showing: Showing,
     lead: Lead,
-    watched: Option<Watched>,
+    pub(super) watched: Option<Watched>,
     watcher: Option<Watcher>,
     reader: Reader,
     inbox: Receiver<Message>,
@@ -209,6 +211,7 @@ impl Filesystem {
             pressure: Pressure::new(),
             forecast: Forecast::new(),
             relief: relief::State::default(),
+            showing: Showing::default(),
             lead: Lead::default(),
             watched,
             watcher: watcher.ok(),
@@ -227,6 +230,7 @@ impl Filesystem {
         let thread = std::thread::Builder::new().name(format!("fs-{name}")).spawn(move || {
             super::priority::raise();
             this.shared.metrics.filesystem(&this.label).begin();
+            this.shared.view.enter(&this.label, this.bell.clone());
             this.add(directory, dir);
             this.run();
         })?;
@@ -248,6 +252,7 @@ impl Filesystem {
             woken_by = self.wait(rest);
         }
         self.shared.health.forget(&self.label);
+        self.shared.view.leave(&self.label);
         self.shared.metrics.filesystem(&self.label).forget();
         self.shared.publish_holdings(&self.label, None);
         let _ = self.outbox.send(Happened::Ended(self.label.clone()));
@@ -268,10 +273,12 @@ impl Filesystem {
             watched.arm(self.headroom(&seen).saturating_sub(self.lead(&seen)), monotonic());
         }
         let now = monotonic();
-        if now >= self.due.publish {
+        let is_due = now >= self.due.publish;
+        if is_due {
             self.due.publish = Monotonic(now.0 + PUBLISH_EVERY);
             self.publish(&seen);
         }
+        showing::publish(self, &seen, is_due);
         self.rest(&seen, now)
     }
 
@@ -323,6 +330,7 @@ impl Filesystem {
         let before = self.available.replace(seen.available).unwrap_or(seen.available);
         self.consumed += before.saturating_sub(seen.available);
         self.forecast.sample(now, self.consumed);
+        self.showing.note(seen.available, now);
         let Some(transition) = self.pressure.observe(seen, &self.thresholds, now) else { return };
         let signal = transition.signal.map(Signal::as_str);
         tracing::info!(filesystem = self.label.as_str(), from = %transition.from, to = %transition.to, signal,
@@ -387,7 +395,12 @@ impl Filesystem {
             tracing::warn!(directory = %path.display(), %errno, "inotify refused; scanning by the clock instead");
         }
         let fd = dir.as_fd().try_clone_to_owned().ok().map(Arc::new);
-        self.directories.push(Directory { config, fd, writes_ring: detail == Detail::Writes, gone: false });
+        self.directories.push(Directory {
+            config,
+            fd,
+            writes_ring: detail == Detail::Writes,
+            gone: false,
+        });
         self.dirs.push(dir);
         self.scan(usize::from(index));
         self.shared.health.scanned(&path);

@@ -11,6 +11,7 @@ use crate::act::checkpoint_dir::Leftover;
 use crate::act::journal::{Intent, Journal, Outcome, Verdict};
 use crate::agent::clock::wall;
 use crate::agent::probing::Probing;
+use crate::agent::view::View;
 use crate::config::Config;
 use crate::decide::Transition;
 use crate::model::{Bytes, Inventory, Monotonic, Observation, Plan};
@@ -27,6 +28,7 @@ pub(super) struct Shared {
     pub(super) metrics: Arc<Metrics>,
     pub(super) health: Arc<Health>,
     pub(super) probing: Option<Arc<Probing>>,
+    pub(super) view: View,
     pub(super) dry_run: bool,
     pub(super) stop: Arc<AtomicBool>,
     audit: Mutex<Option<AuditLog>>,
@@ -58,8 +60,8 @@ impl Shared {
         });
         let audit = Mutex::new(settings.map(|settings| AuditLog::open(settings, wall)));
         let (audit_failures, holdings) = (AtomicU64::new(0), Mutex::default());
-        let shared = Shared { metrics, health, probing, dry_run, stop, audit, audit_failures, holdings };
-        Ok(shared)
+        let view = View::default();
+        Ok(Shared { metrics, health, probing, view, dry_run, stop, audit, audit_failures, holdings })
     }
 
     /// What sees the writes.

@@ -5,7 +5,7 @@
 
 pub mod census;
 #[cfg(test)]
-mod fixture;
+pub(crate) mod fixture;
 pub mod forecast;
 #[cfg(test)]
 mod laws;

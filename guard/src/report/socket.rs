@@ -21,6 +21,7 @@ pub use listen::{SocketError, listen};
 pub use serve::{Answer, Answers, Peer, serve};
 
 use crate::report::record::API_VERSION;
+use crate::report::snapshot::Snapshot;
 
 /// What can be asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,11 +29,18 @@ use crate::report::record::API_VERSION;
 pub enum Request {
     /// Who is there. Answered by [`Reply::Daemon`].
     Daemon,
+    /// What it knows right now. Answered by [`Reply::Snapshot`].
+    Snapshot,
+    /// The same again and again, until the client closes the connection.
+    Watch {
+        /// From one to the next; at least a tenth of a second, at most a minute.
+        interval_milliseconds: u64,
+    },
 }
 
 impl Request {
     /// Every word of `request`, for messages.
-    const WORDS: &str = "daemon";
+    const WORDS: &str = "daemon, snapshot, watch";
 }
 
 /// What is answered.
@@ -52,6 +60,8 @@ pub enum Reply {
         /// What sees the writes.
         backend: String,
     },
+    /// What it knows.
+    Snapshot(Box<Snapshot>),
     /// It could not be done, or was not understood.
     Error {
         /// Why, and what is accepted.
