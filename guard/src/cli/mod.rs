@@ -12,6 +12,7 @@ pub mod plan;
 pub mod reclaim;
 pub mod run;
 pub mod simulate;
+pub mod top;
 pub mod unpin;
 
 use std::path::{Path, PathBuf};
@@ -128,6 +129,8 @@ enum Command {
     Unpin(unpin::Args),
     /// Show the audit log: what was deleted, when and why.
     History(history::Args),
+    /// Watch the running daemon: levels, headroom, writers, next victims, last deletions.
+    Top(top::Args),
     /// Validate the configuration, and show what is in force in each pool and where each value comes from.
     CheckConfig {
         /// What to check.
@@ -164,6 +167,7 @@ pub fn main() -> ExitCode {
         Command::History(args) => {
             common.audit_path(args.file.as_deref()).and_then(|path| history::run(&args, &path, clock::wall()))
         }
+        Command::Top(args) => top::run(&args, common),
         Command::CheckConfig { args, output } => check_config::run(&args, &common.config, output),
         Command::Simulate { args, output } => simulate::run(&args, output),
         Command::ImportOperator(args) => import_operator::run(&args),
