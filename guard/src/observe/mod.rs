@@ -8,4 +8,5 @@ pub mod holders;
 pub mod inotify;
 pub mod lease;
 pub mod probe;
+pub mod reach;
 pub mod scan;
