@@ -8,5 +8,6 @@ pub mod checkpoint_dir;
 pub mod executor;
 mod freeing;
 pub mod journal;
+pub mod permissions;
 pub mod pin;
 pub mod refusal;

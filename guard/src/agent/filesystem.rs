@@ -25,6 +25,8 @@ use crate::decide::{Pressure, threshold};
 use crate::model::{Bytes, Level, Monotonic, Need, Observation, PressurePolicy, Signal};
 use crate::observe::catalog::{Catalog, Holds};
 use crate::observe::filesystem::observe;
+use crate::observe::host::encryption::Encryption;
+use crate::observe::host::mounts::Mount;
 use crate::observe::inotify::{Detail, Event, Watcher};
 use crate::observe::probe::Coverage;
 use crate::report::metrics::{FilesystemLabel, FilesystemState, LostEvents, Wake};
@@ -51,6 +53,8 @@ pub(super) struct Directory {
     fd: Option<Arc<OwnedFd>>,
     /// inotify tells of each write to it, because no probe does.
     writes_ring: bool,
+    /// Nothing that can be seen encrypts it; `None` until that was looked into.
+    is_unencrypted: Option<bool>,
     /// Its path leads elsewhere: no longer looked at, and its checkpoints are out of the catalog.
     gone: bool,
 }
@@ -399,6 +403,7 @@ impl Filesystem {
             config,
             fd,
             writes_ring: detail == Detail::Writes,
+            is_unencrypted: None,
             gone: false,
         });
         self.dirs.push(dir);
@@ -573,6 +578,7 @@ impl Filesystem {
 
     /// Brings the gauges up to date.
     fn publish(&mut self, seen: &Observation) {
+        let unencrypted = self.unencrypted();
         let metrics = self.shared.metrics.filesystem(&self.label);
         if let Some(watched) = &mut self.watched {
             metrics.written(watched.newly_written());
@@ -593,8 +599,21 @@ impl Filesystem {
             unreclaimable: self.relief.unreclaimable(),
             brake: false,
         });
+        metrics.unencrypted(unencrypted);
         self.shared.publish_holdings(&self.label, Some(self.catalog.inventory()));
         self.shared.publish_losses();
+    }
+
+    /// How many directories nothing encrypts. Looked into once for each, and not before the first decisions are made: it
+    /// reads the table of mounts, which is long on a node with many pods.
+    fn unencrypted(&mut self) -> usize {
+        for (it, dir) in self.directories.iter_mut().zip(&self.dirs).filter(|(it, _)| !it.gone) {
+            it.is_unencrypted.get_or_insert_with(|| {
+                let mount = Mount::of(&dir.resolved());
+                matches!(Encryption::of(dir.as_fd(), mount.as_ref()), Encryption::None { .. })
+            });
+        }
+        self.directories.iter().filter(|it| !it.gone && it.is_unencrypted == Some(true)).count()
     }
 
     /// The path of a directory, for messages.

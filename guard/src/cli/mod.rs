@@ -4,6 +4,7 @@ mod node;
 mod table;
 
 pub mod check_config;
+pub mod doctor;
 pub mod history;
 pub mod import_operator;
 pub mod list;
@@ -131,6 +132,8 @@ enum Command {
     History(history::Args),
     /// Watch the running daemon: levels, headroom, writers, next victims, last deletions.
     Top(top::Args),
+    /// Show what this node offers and lacks: kernel, rights, filesystems, encryption, permissions, and what to change.
+    Doctor(doctor::Args),
     /// Validate the configuration, and show what is in force in each pool and where each value comes from.
     CheckConfig {
         /// What to check.
@@ -168,6 +171,7 @@ pub fn main() -> ExitCode {
             common.audit_path(args.file.as_deref()).and_then(|path| history::run(&args, &path, clock::wall()))
         }
         Command::Top(args) => top::run(&args, common),
+        Command::Doctor(args) => doctor::run(&args, common),
         Command::CheckConfig { args, output } => check_config::run(&args, &common.config, output),
         Command::Simulate { args, output } => simulate::run(&args, output),
         Command::ImportOperator(args) => import_operator::run(&args),

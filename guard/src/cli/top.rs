@@ -5,6 +5,8 @@ mod screen;
 mod terminal;
 mod words;
 
+pub(crate) use words::printable;
+
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

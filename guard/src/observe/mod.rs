@@ -5,6 +5,7 @@ pub mod btrfs;
 pub mod catalog;
 pub mod filesystem;
 pub mod holders;
+pub mod host;
 pub mod inotify;
 pub mod lease;
 pub mod probe;

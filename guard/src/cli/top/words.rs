@@ -28,7 +28,7 @@ pub(super) fn share(part: u64, whole: u64) -> String {
 }
 
 /// What a terminal may be told: names come from whoever made the file, and may hold commands to it.
-pub(super) fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
