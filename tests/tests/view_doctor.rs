@@ -30,12 +30,18 @@ fn is_root(test: &str) -> bool {
     root
 }
 
-/// State and value of a check; the name may be its end.
+/// State and value of a check.
 fn found(report: &Value, section: &str, name: &str) -> (String, String) {
+    found_on(report, section, "", name)
+}
+
+/// The same, about a directory whose path ends like this.
+fn found_on(report: &Value, section: &str, subject: &str, name: &str) -> (String, String) {
     let sections = report["sections"].as_array().unwrap();
     let section = sections.iter().find(|it| it["name"] == section).unwrap_or_else(|| panic!("no {section}"));
     let checks = section["checks"].as_array().unwrap();
-    let check = checks.iter().find(|it| it["name"].as_str().unwrap().trim().ends_with(name));
+    let is_on = |it: &Value| it["subject"].as_str().unwrap_or_default().ends_with(subject);
+    let check = checks.iter().find(|it| it["name"] == name && is_on(it));
     let check = check.unwrap_or_else(|| panic!("no {name} in {section:#}"));
     let text = |key: &str| check[key].as_str().unwrap_or_default().to_owned();
     (text("state"), text("value"))
@@ -48,7 +54,7 @@ fn missing(report: &Value) -> Vec<(String, String)> {
     missing
         .map(|check| {
             assert!(check["advice"].is_string(), "what is missing comes with advice: {check}");
-            (check["name"].to_string(), check["value"].to_string())
+            (check["subject"].to_string(), check["value"].to_string())
         })
         .collect()
 }
@@ -305,9 +311,12 @@ fn a_directory_with_an_fscrypt_policy_counts_as_encrypted_and_its_filesystem_doe
     let setting = Setting::new();
     setting.configure(&format!("{}\n{}\n{QUIET}", directory_table(&plain), directory_table(&encrypted)));
     let report = setting.json(&["doctor"]);
-    let (state, value) = found(&report, "privacy", "plain encryption");
+    let (state, value) = found_on(&report, "privacy", "/plain", "encryption");
     assert!(is_plain(&state, &value), "{value}");
-    assert_eq!(found(&report, "privacy", "encrypted encryption"), ("ok".to_owned(), "fscrypt".to_owned()));
+    assert_eq!(
+        found_on(&report, "privacy", "/encrypted", "encryption"),
+        ("ok".to_owned(), "fscrypt".to_owned())
+    );
 }
 
 #[test]

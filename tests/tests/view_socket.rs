@@ -42,7 +42,7 @@ fn said(socket: &Path, line: &str) -> Value {
 #[test]
 fn a_line_of_json_gets_a_line_of_json() {
     let (_scratch, setting) = scene();
-    let daemon = setting.start();
+    let mut daemon = setting.start();
     let socket = setting.socket();
     assert_eq!((mode(&socket), mode(socket.parent().unwrap())), (0o600, 0o700));
     let reply = said(&socket, r#"{"apiVersion":"checkpoint-guard/v1","request":"daemon"}"#);
@@ -50,9 +50,12 @@ fn a_line_of_json_gets_a_line_of_json() {
     assert_eq!(reply["kind"], "Daemon");
     assert_eq!(reply["pid"], daemon.pid().as_raw());
     assert_eq!(reply["dryRun"], false);
-    let reply = said(&socket, r#"{"apiVersion":"checkpoint-guard/v1","request":"snapshot"}"#);
-    assert_eq!(reply["kind"], "Snapshot");
-    assert_eq!(reply["filesystems"][0]["checkpoints"], 1);
+    let mut reply = Value::Null;
+    daemon.wait_until("shown", |_| {
+        reply = said(&socket, r#"{"apiVersion":"checkpoint-guard/v1","request":"snapshot"}"#);
+        assert_eq!(reply["kind"], "Snapshot");
+        reply["filesystems"][0]["checkpoints"] == 1
+    });
     assert_eq!(reply["filesystems"][0]["level"], "normal");
     assert_eq!(said(&socket, "dance")["kind"], "Error");
 }

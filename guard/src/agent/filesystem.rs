@@ -242,6 +242,7 @@ impl Filesystem {
         let Some(mut seen) = self.look() else { return Rest { limit: SLEEP_MAX, hears_directory: true } };
         self.note(&seen);
         if self.is_getting_acquainted() {
+            showing::publish(self, &seen, false);
             return Rest { limit: ACQUAINTED_LOOK, hears_directory: true };
         }
         if let Some(after) = relief::relieve(self, seen, woken) {

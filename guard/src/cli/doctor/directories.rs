@@ -45,7 +45,7 @@ pub(super) fn open(config: &Config) -> Vec<Opened> {
 pub(super) fn section(config: &Config, opened: &[Opened], survey: &Survey) -> Section {
     let mut checks: Vec<_> = config.directories.iter().filter_map(absent).collect();
     for (place, it) in opened.iter().enumerate() {
-        checks.extend(present(it, survey.seen(place)));
+        checks.extend(present(it, survey.seen(place)).into_iter().map(|check| check.on(&it.name())));
     }
     Section { name: "directories", checks }
 }
@@ -55,25 +55,28 @@ fn absent(directory: &DirectoryConfig) -> Option<Check> {
     match CheckpointDir::open(&directory.path) {
         Ok(_) => None,
         Err(OpenError::Missing(_)) if directory.optional => {
-            Some(Check::note(name, "not there yet (optional); it is watched for"))
+            Some(Check::note("there", "not yet (optional); it is watched for").on(&name))
         }
-        Err(error @ OpenError::Missing(_)) => Some(Check::missing(
-            name,
-            error.to_string(),
-            "make it (mkdir -m 700), mount it into the container, or write optional = true",
-        )),
-        Err(error) => Some(Check::missing(name, error.to_string(), "name another in [[directory]] path")),
+        Err(error) => {
+            let advice = match error {
+                OpenError::Missing(_) => {
+                    "make it (mkdir -m 700), mount it into the container, or write optional = true"
+                }
+                _ => "name another in [[directory]] path",
+            };
+            Some(Check::missing("there", error.to_string(), advice).on(&name))
+        }
     }
 }
 
 fn present(it: &Opened, seen: Option<Check>) -> Vec<Check> {
-    let mut checks = vec![Check::ok(it.name(), format!("layout {}", it.config.layout.as_str()))];
+    let mut checks = vec![Check::ok("layout", it.config.layout.as_str())];
     checks.push(match &it.mount {
         Some(mount) => {
             let what = format!("{} from {} at {}", mount.filesystem, mount.source, mount.point.display());
-            Check::ok("  mount", format!("{what} ({})", mount.options.join(",")))
+            Check::ok("mount", format!("{what} ({})", mount.options.join(",")))
         }
-        None => Check::note("  mount", "not to be found in /proc/self/mountinfo"),
+        None => Check::note("mount", "not to be found in /proc/self/mountinfo"),
     });
     if it.config.layout != Layout::Staging {
         checks.push(may_delete(it));
@@ -81,9 +84,6 @@ fn present(it: &Opened, seen: Option<Check>) -> Vec<Check> {
     checks.push(space(it));
     checks.extend(it.mount.as_ref().into_iter().flat_map(|mount| peculiarities(&mount.filesystem, mount)));
     checks.extend(seen);
-    for check in checks.iter_mut().skip(1).filter(|check| !check.name.starts_with(' ')) {
-        check.name.insert_str(0, "  ");
-    }
     checks
 }
 

@@ -21,22 +21,21 @@ const NAMED_MAX: usize = 5;
 pub(super) fn section(config: &Config, opened: &[Opened]) -> Section {
     let mut checks = Vec::new();
     for it in opened {
-        checks.push(encryption(it));
-        checks.push(permissions(it));
+        checks.extend([encryption(it), permissions(it)].map(|check| check.on(&it.name())));
     }
     checks.extend(checkpoints(config));
     Section { name: "privacy", checks }
 }
 
 fn encryption(it: &Opened) -> Check {
-    let name = format!("{} encryption", it.name());
+    const NAME: &str = "encryption";
     let found = Encryption::of(it.dir.as_fd(), it.mount.as_ref());
     let value = found.to_string();
     match found {
-        Encryption::DmCrypt | Encryption::Fscrypt | Encryption::Ecryptfs => Check::ok(name, value),
-        Encryption::Memory | Encryption::Unknown { .. } => Check::note(name, value),
+        Encryption::DmCrypt | Encryption::Fscrypt | Encryption::Ecryptfs => Check::ok(NAME, value),
+        Encryption::Memory | Encryption::Unknown { .. } => Check::note(NAME, value),
         Encryption::None { .. } => Check::degraded(
-            name,
+            NAME,
             value,
             "archives hold the memory of containers, and a deleted one stays readable on the disk: mount a dm-crypt device \
              there, or set an fscrypt policy (a disk that encrypts itself cannot be seen from here)",
@@ -45,18 +44,18 @@ fn encryption(it: &Opened) -> Check {
 }
 
 fn permissions(it: &Opened) -> Check {
-    let name = format!("{} permissions", it.name());
+    const NAME: &str = "permissions";
     let mode = fstat(it.dir.as_fd()).map_or(0, |stat| stat.st_mode & 0o7777);
     match Reach::of(it.dir.as_fd()) {
         Reach { others: true, .. } => Check::degraded(
-            name,
+            NAME,
             format!("mode {mode:04o}: anybody can get in"),
             format!("{FIX}, or chmod 700"),
         ),
-        Reach { group: true, .. } => Check::note(name, format!("mode {mode:04o}: its group can get in"))
+        Reach { group: true, .. } => Check::note(NAME, format!("mode {mode:04o}: its group can get in"))
             .advising(format!("{FIX}, or chmod 700")),
-        _ if mode & 0o077 == 0 => Check::ok(name, format!("mode {mode:04o}: its owner alone")),
-        _ => Check::ok(name, format!("mode {mode:04o}, but a directory above lets its owner alone pass")),
+        _ if mode & 0o077 == 0 => Check::ok(NAME, format!("mode {mode:04o}: its owner alone")),
+        _ => Check::ok(NAME, format!("mode {mode:04o}, but a directory above lets its owner alone pass")),
     }
 }
 

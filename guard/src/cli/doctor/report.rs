@@ -36,6 +36,8 @@ impl State {
 /// One line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Check {
+    /// The directory or filesystem it is about; `null`: the node.
+    pub(super) subject: Option<String>,
     /// What was looked at.
     pub(super) name: String,
     pub(super) state: State,
@@ -47,7 +49,7 @@ pub(super) struct Check {
 
 impl Check {
     pub(super) fn ok(name: impl Into<String>, value: impl Into<String>) -> Check {
-        Check { name: name.into(), state: State::Ok, value: value.into(), advice: None }
+        Check { subject: None, name: name.into(), state: State::Ok, value: value.into(), advice: None }
     }
 
     pub(super) fn note(name: impl Into<String>, value: impl Into<String>) -> Check {
@@ -73,6 +75,11 @@ impl Check {
     /// The same with something to do about it, although nothing is wrong.
     pub(super) fn advising(self, advice: impl Into<String>) -> Check {
         Check { advice: Some(advice.into()), ..self }
+    }
+
+    /// The same about one directory or filesystem.
+    pub(super) fn on(self, subject: &str) -> Check {
+        Check { subject: Some(subject.to_owned()), ..self }
     }
 }
 
@@ -125,7 +132,11 @@ impl Report {
             writeln!(out, "{}", section.name.to_uppercase())?;
             let width =
                 section.checks.iter().map(|check| check.name.chars().count()).max().unwrap_or(0).min(44);
+            let mut subject = &None;
             for check in &section.checks {
+                if std::mem::replace(&mut subject, &check.subject) != &check.subject {
+                    writeln!(out, "  {}", printable(check.subject.as_deref().unwrap_or("this node")))?;
+                }
                 let (name, value) = (printable(&check.name), printable(&check.value));
                 writeln!(out, "  {:<15}  {name:<width$}  {value}", check.state.word())?;
                 if let Some(advice) = &check.advice {

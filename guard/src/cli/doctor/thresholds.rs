@@ -13,16 +13,14 @@ pub(super) fn section(file: &ConfigFile, config: &Config, opened: &[Opened]) -> 
     for (paths, it) in by_filesystem(opened) {
         let Ok(seen) = observe(&it.dir) else { continue };
         let names: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
-        checks.extend(on_filesystem(&names.join(", "), config, &seen));
+        let names = names.join(", ");
+        checks.extend(on_filesystem(config, &seen).into_iter().map(|check| check.on(&names)));
         // The daemon would refuse to start with these.
         for late in
             file.later_than_kubelet(config.pool.as_deref(), &seen, ASSUMED_WRITE_SPEED).unwrap_or_default()
         {
-            checks.push(Check::missing(
-                "  too late",
-                late.to_string(),
-                "raise it, or write \"auto\": behind the kubelet's it protects nothing",
-            ));
+            let advice = "raise it, or write \"auto\": behind the kubelet's it protects nothing";
+            checks.push(Check::missing("too late", late.to_string(), advice).on(&names));
         }
     }
     Section { name: "thresholds", checks }
@@ -45,11 +43,12 @@ fn kubelet(config: &Config) -> Check {
     }
 }
 
-fn on_filesystem(names: &str, config: &Config, seen: &Observation) -> Vec<Check> {
+fn on_filesystem(config: &Config, seen: &Observation) -> Vec<Check> {
     let policy = config.pressure_on(seen, ASSUMED_WRITE_SPEED);
     let level = level_of(&policy, seen);
-    let now = format!("level {level} by what is available now");
-    let mut checks = vec![if level >= Level::Hard { Check::note(names, now) } else { Check::ok(names, now) }];
+    let now = format!("{level}, by what is available now");
+    let mut checks =
+        vec![if level >= Level::Hard { Check::note("level", now) } else { Check::ok("level", now) }];
     for (level, signal) in Level::ALL.into_iter().flat_map(|level| Signal::ALL.map(|signal| (level, signal)))
     {
         let (Some(threshold), Some(total)) = (policy.threshold(level), seen.total(signal)) else { continue };
@@ -59,7 +58,7 @@ fn on_filesystem(names: &str, config: &Config, seen: &Observation) -> Vec<Check>
             let at = amount(theirs.value.resolve(total), total, signal);
             text.push_str(&format!("; the kubelet's {theirs} is {at}"));
         }
-        checks.push(Check::ok(format!("  {level} {signal}"), text));
+        checks.push(Check::ok(format!("{level} {signal}"), text));
     }
     checks
 }
