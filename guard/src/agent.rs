@@ -16,6 +16,8 @@ mod reader;
 mod relief;
 mod reload;
 mod shared;
+mod showing;
+mod view;
 
 use std::collections::HashMap;
 use std::path::PathBuf;

@@ -10,5 +10,6 @@ pub mod executor;
 pub mod extent_size;
 mod freeing;
 pub mod journal;
+pub mod permissions;
 pub mod pin;
 pub mod refusal;

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::agent::braking::{self, Wish};
+use crate::agent::clock::wall;
 use crate::agent::shared::Shared;
+use crate::report::snapshot::Snapshot;
 use crate::report::socket::{Answer, Answers, Reply, Request};
 
 /// The answers of the daemon whose loops share `shared`.
@@ -28,6 +30,14 @@ pub(super) fn answers(shared: Arc<Shared>, pool: Option<String>) -> Answers {
                     dry_run: shared.dry_run,
                     backend: shared.backend().as_str().to_owned(),
                 },
+                Request::Snapshot | Request::Watch { .. } => Reply::Snapshot(Box::new(Snapshot {
+                    filesystems: shared.view.look().await.iter().map(|it| (**it).clone()).collect(),
+                    time: wall(),
+                    version: env!("CARGO_PKG_VERSION").to_owned(),
+                    pool,
+                    dry_run: shared.dry_run,
+                    backend: shared.backend().as_str().to_owned(),
+                })),
             }
         })
     })

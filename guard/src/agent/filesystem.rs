@@ -19,6 +19,7 @@ use crate::agent::clock::{monotonic, wall};
 use crate::agent::probing::Watched;
 use crate::agent::reader::Reader;
 use crate::agent::shared::Shared;
+use crate::agent::showing::{self, Showing};
 use crate::agent::{Happened, relief};
 use crate::config::{ASSUMED_WRITE_SPEED, Config, DirectoryConfig, Layout};
 use crate::decide::forecast::{Forecast, next_look};
@@ -26,6 +27,8 @@ use crate::decide::{Lead, Pressure, threshold};
 use crate::model::{Bytes, Level, Monotonic, Need, Observation, PressurePolicy, Signal};
 use crate::observe::catalog::{Catalog, Holds};
 use crate::observe::filesystem::observe;
+use crate::observe::host::encryption::Encryption;
+use crate::observe::host::mounts::Mount;
 use crate::observe::inotify::{Detail, Event, Watcher};
 use crate::observe::probe::Coverage;
 use crate::report::metrics::{FilesystemLabel, FilesystemState, LostEvents, Wake};
@@ -54,6 +57,8 @@ pub(super) struct Directory {
     fd: Option<Arc<OwnedFd>>,
     /// inotify tells of each write to it, because no probe does.
     writes_ring: bool,
+    /// Nothing that can be seen encrypts it; `None` until that was looked into.
+    is_unencrypted: Option<bool>,
     /// Its filesystem takes more than what is written, in large steps.
     jumps: bool,
     /// Its path leads elsewhere: no longer looked at, and its checkpoints are out of the catalog.
@@ -90,8 +95,9 @@ pub(super) struct Filesystem {
     pub(super) forecast: Forecast,
     pub(super) relief: relief::State,
     pub(super) brake: FilesystemBrake,
+    pub(super) showing: Showing,
     lead: Lead,
-    watched: Option<Watched>,
+    pub(super) watched: Option<Watched>,
     watcher: Option<Watcher>,
     reader: Reader,
     inbox: Receiver<Message>,
@@ -189,6 +195,7 @@ impl Filesystem {
             forecast: Forecast::new(),
             relief: relief::State::default(),
             brake: FilesystemBrake::default(),
+            showing: Showing::default(),
             lead: Lead::default(),
             watched,
             watcher: watcher.ok(),
@@ -208,6 +215,7 @@ impl Filesystem {
         let thread = std::thread::Builder::new().name(format!("fs-{name}")).spawn(move || {
             super::priority::raise();
             this.shared.metrics.filesystem(&this.label).begin();
+            this.shared.view.enter(&this.label, this.bell.clone());
             this.add(directory, dir);
             this.run();
         })?;
@@ -231,6 +239,7 @@ impl Filesystem {
         braking::end(self);
         self.shared.brakes.leave(&self.label);
         self.shared.health.forget(&self.label);
+        self.shared.view.leave(&self.label);
         self.shared.metrics.filesystem(&self.label).forget();
         self.shared.publish_holdings(&self.label, None);
         let _ = self.outbox.send(Happened::Ended(self.label.clone()));
@@ -241,6 +250,7 @@ impl Filesystem {
         let Some(mut seen) = self.look() else { return Rest { limit: SLEEP_MAX, hears_directory: true } };
         self.note(&seen);
         if self.is_getting_acquainted() {
+            showing::publish(self, &seen, false);
             return Rest { limit: ACQUAINTED_LOOK, hears_directory: true };
         }
         if let Some(after) = relief::relieve(self, seen, woken) {
@@ -252,10 +262,12 @@ impl Filesystem {
             watched.arm(self.headroom(&seen).saturating_sub(self.lead(&seen)), monotonic());
         }
         let now = monotonic();
-        if now >= self.due.publish {
+        let is_due = now >= self.due.publish;
+        if is_due {
             self.due.publish = Monotonic(now.0 + PUBLISH_EVERY);
             self.publish(&seen);
         }
+        showing::publish(self, &seen, is_due);
         self.rest(&seen, now)
     }
 
@@ -322,6 +334,7 @@ impl Filesystem {
         let before = self.available.replace(seen.available).unwrap_or(seen.available);
         self.consumed += before.saturating_sub(seen.available);
         self.forecast.sample(now, self.consumed);
+        self.showing.note(seen.available, now);
         let Some(transition) = self.pressure.observe(seen, &self.thresholds, now) else { return };
         let signal = transition.signal.map(Signal::as_str);
         tracing::info!(filesystem = self.label.as_str(), from = %transition.from, to = %transition.to, signal,
@@ -392,6 +405,7 @@ impl Filesystem {
             config,
             fd,
             writes_ring: detail == Detail::Writes,
+            is_unencrypted: None,
             jumps,
             gone: false,
         });
@@ -595,6 +609,7 @@ impl Filesystem {
 
     /// Brings the gauges up to date.
     fn publish(&mut self, seen: &Observation) {
+        let unencrypted = self.unencrypted();
         let metrics = self.shared.metrics.filesystem(&self.label);
         if let Some(watched) = &mut self.watched {
             metrics.written(watched.newly_written());
@@ -617,8 +632,21 @@ impl Filesystem {
         });
         let sizes = self.catalog.inventory().checkpoints.iter().map(|checkpoint| checkpoint.allocated);
         self.brake.learn_largest(sizes.max().unwrap_or_default());
+        metrics.unencrypted(unencrypted);
         self.shared.publish_holdings(&self.label, Some(self.catalog.inventory()));
         self.shared.publish_losses();
+    }
+
+    /// How many directories nothing encrypts. Looked into once for each, and not before the first decisions are made: it
+    /// reads the table of mounts, which is long on a node with many pods.
+    fn unencrypted(&mut self) -> usize {
+        for (it, dir) in self.directories.iter_mut().zip(&self.dirs).filter(|(it, _)| !it.gone) {
+            it.is_unencrypted.get_or_insert_with(|| {
+                let mount = Mount::of(&dir.resolved());
+                matches!(Encryption::of(dir.as_fd(), mount.as_ref()), Encryption::None { .. })
+            });
+        }
+        self.directories.iter().filter(|it| !it.gone && it.is_unencrypted == Some(true)).count()
     }
 
     /// The path of a directory, for messages.

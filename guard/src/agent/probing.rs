@@ -13,7 +13,7 @@ use crate::agent::priority;
 use crate::config::ProbeMode;
 use crate::model::{Bytes, Monotonic};
 use crate::observe::probe::{
-    Armed, Backend, Coverage, Lost, Probe, ProbeError, SelfTest, Slot, Wakes, Written,
+    Armed, Backend, Coverage, LedgerEntry, Lost, Probe, ProbeError, SelfTest, Slot, Wakes, Written,
 };
 
 /// The loaded probe.
@@ -187,6 +187,13 @@ impl Watched {
     /// Whether nothing is written unseen.
     pub(super) fn is_exact(&self) -> bool {
         self.exact
+    }
+
+    /// What was counted for each file of this filesystem.
+    pub(super) fn ledger(&self) -> Result<Vec<LedgerEntry>, ProbeError> {
+        let mut entries = self.probing.probe.ledger()?;
+        entries.retain(|entry| entry.slot == self.slot);
+        Ok(entries)
     }
 
     /// What was written since the last call.

@@ -12,6 +12,7 @@ use crate::agent::braking;
 use crate::agent::clock::{monotonic, wall};
 use crate::agent::filesystem::Filesystem;
 use crate::agent::shared::{reaction, sentence};
+use crate::agent::showing::subject;
 use crate::decide::brake::Reclaim;
 use crate::decide::{self, Request, protection, threshold};
 use crate::model::{Checkpoint, Level, Monotonic, Need, Observation, Plan, States, Trigger};
@@ -255,27 +256,28 @@ fn take_in(fs: &mut Filesystem, plan: &Plan, round: &Round) {
         .iter()
         .filter_map(|outcome| {
             let checkpoint = &fs.catalog.inventory().checkpoints[outcome.index as usize];
-            let namespace = checkpoint.identity.owner.namespace.clone();
             Some((
                 outcome,
                 *victims.get(&outcome.index)?,
                 checkpoint.directory,
                 checkpoint.name.clone(),
-                namespace,
+                subject(fs.catalog.inventory(), checkpoint),
             ))
         })
         .collect();
-    for (outcome, victim, directory, name, namespace) in tried {
+    for (outcome, victim, directory, name, of) in tried {
         let path = fs.path_of(directory).join(&*name);
         let (checkpoint, freed, trigger) = (path.display(), outcome.freed.bytes, &victim.trigger);
         match &outcome.verdict {
             Verdict::Deleted(_) => {
                 tracing::info!(%checkpoint, %freed, %trigger, reason = %victim.reason, "deleted");
-                fs.shared.metrics.filesystem(&fs.label).deleted(trigger, namespace.as_deref(), freed);
+                fs.shared.metrics.filesystem(&fs.label).deleted(trigger, of.namespace.as_deref(), freed);
+                fs.showing.deleted(of, outcome, victim);
                 fs.catalog.remove(directory, &name);
             }
             Verdict::WouldBeDeleted => {
                 tracing::info!(%checkpoint, %freed, %trigger, reason = %victim.reason, "would be deleted (dry run)");
+                fs.showing.deleted(of, outcome, victim);
             }
             Verdict::Gone => {
                 fs.shared.metrics.deletion_refused(RefusalCause::Gone);

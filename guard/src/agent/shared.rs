@@ -12,6 +12,7 @@ use crate::act::journal::{Intent, Journal, Outcome, Verdict};
 use crate::agent::braking::{Brakes, Braking};
 use crate::agent::clock::wall;
 use crate::agent::probing::Probing;
+use crate::agent::view::View;
 use crate::config::Config;
 use crate::decide::Transition;
 use crate::model::{Bytes, Inventory, Monotonic, Observation, Plan};
@@ -30,6 +31,7 @@ pub(super) struct Shared {
     pub(super) probing: Option<Arc<Probing>>,
     pub(super) braking: Option<Arc<Braking>>,
     pub(super) brakes: Brakes,
+    pub(super) view: View,
     pub(super) dry_run: bool,
     pub(super) stop: Arc<AtomicBool>,
     audit: Mutex<Option<AuditLog>>,
@@ -68,6 +70,7 @@ impl Shared {
             probing,
             braking,
             brakes: Brakes::default(),
+            view: View::default(),
             dry_run,
             stop,
             audit,

@@ -6,6 +6,7 @@ mod table;
 
 pub mod brake;
 pub mod check_config;
+pub mod doctor;
 pub mod history;
 pub mod import_operator;
 pub mod list;
@@ -14,6 +15,7 @@ pub mod plan;
 pub mod reclaim;
 pub mod run;
 pub mod simulate;
+pub mod top;
 pub mod unpin;
 
 use std::path::{Path, PathBuf};
@@ -130,6 +132,10 @@ enum Command {
     Unpin(unpin::Args),
     /// Show the audit log: what was deleted, when and why.
     History(history::Args),
+    /// Watch the running daemon: levels, headroom, writers, next victims, last deletions.
+    Top(top::Args),
+    /// Show what this node offers and lacks: kernel, rights, filesystems, encryption, permissions, and what to change.
+    Doctor(doctor::Args),
     /// Validate the configuration, and show what is in force in each pool and where each value comes from.
     CheckConfig {
         /// What to check.
@@ -171,6 +177,8 @@ pub fn main() -> ExitCode {
         Command::History(args) => {
             common.audit_path(args.file.as_deref()).and_then(|path| history::run(&args, &path, clock::wall()))
         }
+        Command::Top(args) => top::run(&args, common),
+        Command::Doctor(args) => doctor::run(&args, common),
         Command::CheckConfig { args, output } => check_config::run(&args, &common.config, output),
         Command::Simulate { args, output } => simulate::run(&args, common, output),
         Command::Brake(args) => brake::run(args, common),

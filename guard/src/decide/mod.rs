@@ -6,7 +6,7 @@
 pub mod brake;
 pub mod census;
 #[cfg(test)]
-mod fixture;
+pub(crate) mod fixture;
 pub mod forecast;
 #[cfg(test)]
 mod laws;

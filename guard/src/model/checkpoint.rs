@@ -58,7 +58,7 @@ bitflags::bitflags! {
         const PRE_CHECKPOINT = 1 << 7;
         /// Deleting it failed lately, or could not be shown to be safe. Cleared by the next scan.
         const REFUSED = 1 << 8;
-        /// Others than its owner may read it, by its mode.
+        /// Others than its owner may read it: its mode lets them, and so do all directories above it.
         const EXPOSED = 1 << 9;
     }
 }

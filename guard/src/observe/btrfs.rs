@@ -31,6 +31,12 @@ pub fn owed(directory: BorrowedFd<'_>) -> Bytes {
     owed.filter_map(|path| std::fs::read_to_string(path).ok()?.trim().parse().ok()).map(Bytes).sum()
 }
 
+/// The UUID of the btrfs that `directory` lies on; `None` on another filesystem.
+pub fn uuid(directory: BorrowedFd<'_>) -> Option<String> {
+    let statistics = fstatfs(directory).ok()?;
+    if statistics.filesystem_type() == BTRFS_SUPER_MAGIC { fsid(directory).ok() } else { None }
+}
+
 /// The filesystem's UUID, as it is called in sysfs.
 fn fsid(directory: BorrowedFd<'_>) -> Result<String, Errno> {
     /// `_IOR(BTRFS_IOCTL_MAGIC, 31, struct btrfs_ioctl_fs_info_args)`.

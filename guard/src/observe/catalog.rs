@@ -19,6 +19,7 @@ use nix::errno::Errno;
 use crate::model::{Bytes, Checkpoint, FileId, Inventory, Kind, States};
 use crate::observe::archive::{self, CheckpointName, Contents, Interner};
 use crate::observe::holders::{OpenState, probe_open};
+use crate::observe::reach::Reach;
 use crate::observe::scan::{self, Sort, Stat};
 
 /// What the marker of a pin is called, after the checkpoint it pins.
@@ -128,6 +129,8 @@ pub struct Catalog {
     unread: VecDeque<(u16, Box<OsStr>)>,
     strings: Interner,
     round: u32,
+    /// Who gets into each directory, as of its last scan.
+    reach: HashMap<u16, Reach>,
 }
 
 impl Catalog {
@@ -164,6 +167,7 @@ impl Catalog {
     /// The directory cannot be read; what was known stays.
     pub fn scan(&mut self, directory: u16, dir: BorrowedFd<'_>, holds: Holds) -> Result<ScanSummary, Errno> {
         self.round = self.round.wrapping_add(1);
+        self.reach.insert(directory, Reach::of(dir));
         let mut summary = ScanSummary::default();
         let mut pins: Vec<OsString> = Vec::new();
         let mut trees: Vec<OsString> = Vec::new();
@@ -320,11 +324,15 @@ impl Catalog {
         };
         let Stranger { stat, seen, .. } = *stranger;
         let mut checkpoint = blank(directory, Kind::Archive, &key.1, version);
-        set_size(&mut checkpoint, &stat);
+        set_size(&mut checkpoint, &stat, self.reach(directory));
         describe(&mut checkpoint, Some(&contents), &mut self.strings);
         self.strangers.remove(&key);
         self.inventory.foreign = self.inventory.foreign.saturating_sub(1);
         self.insert(checkpoint, Note { content: Content::Read, seen });
+    }
+
+    fn reach(&self, directory: u16) -> Reach {
+        self.reach.get(&directory).copied().unwrap_or(Reach::EVERYBODY)
     }
 
     /// A request could not be answered because the file has changed: the next event or scan queues it again.
@@ -339,13 +347,14 @@ impl Catalog {
     /// Notes a regular file; the result is whether anything about it is new.
     fn see_file(&mut self, directory: u16, dir: BorrowedFd<'_>, name: &OsStr, stat: &Stat) -> bool {
         let version = Version::from(stat);
+        let reach = self.reach(directory);
         if let Some(place) = self.find(directory, name) {
             self.notes[place].seen = self.round;
             let checkpoint = &mut self.inventory.checkpoints[place];
             let unchanged = version_of(checkpoint) == version;
             let unsettled =
                 checkpoint.states.intersects(States::BEING_WRITTEN | States::IN_USE | States::REFUSED);
-            set_size(checkpoint, stat);
+            set_size(checkpoint, stat, reach);
             if unchanged && (!unsettled || self.notes[place].content == Content::Asked) {
                 return false;
             }
@@ -353,7 +362,7 @@ impl Catalog {
                 let kept = checkpoint.states & States::PINNED;
                 let fresh = blank(directory, Kind::Archive, name, version);
                 *checkpoint = Checkpoint { allocated: checkpoint.allocated, states: kept, ..fresh };
-                set_size(checkpoint, stat);
+                set_size(checkpoint, stat, reach);
                 describe(checkpoint, None, &mut self.strings);
                 self.notes[place].content = Content::Unread;
             }
@@ -364,7 +373,7 @@ impl Catalog {
             return self.see_stranger(directory, name, stat);
         }
         let mut checkpoint = blank(directory, Kind::Archive, name, version);
-        set_size(&mut checkpoint, stat);
+        set_size(&mut checkpoint, stat, reach);
         describe(&mut checkpoint, None, &mut self.strings);
         let place = self.insert(checkpoint, Note { content: Content::Unread, seen: self.round });
         self.settle(place, dir);
@@ -417,6 +426,7 @@ impl Catalog {
         describe(&mut checkpoint, None, &mut self.strings);
         checkpoint.allocated = tree.allocated;
         checkpoint.inodes = tree.inodes;
+        checkpoint.states.set(States::EXPOSED, self.reach(directory).exposes(top.mode, true));
         // What was not seen whole may still be growing.
         checkpoint.states.set(States::BEING_WRITTEN, tree.being_written || tree.partial);
         let note = Note { content: Content::Read, seen: self.round };
@@ -552,11 +562,11 @@ fn blank(directory: u16, kind: Kind, name: &OsStr, version: Version) -> Checkpoi
     }
 }
 
-/// What deleting it frees, now.
-fn set_size(checkpoint: &mut Checkpoint, stat: &Stat) {
+/// What deleting it frees, now; and who may read it.
+fn set_size(checkpoint: &mut Checkpoint, stat: &Stat, reach: Reach) {
     let linked = stat.links > 1;
     checkpoint.states.set(States::LINKED, linked);
-    checkpoint.states.set(States::EXPOSED, stat.is_exposed);
+    checkpoint.states.set(States::EXPOSED, reach.exposes(stat.mode, false));
     checkpoint.allocated = if linked { Bytes::ZERO } else { stat.allocated };
     checkpoint.inodes = u32::from(!linked);
 }

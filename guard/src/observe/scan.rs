@@ -27,8 +27,8 @@ pub struct Stat {
     pub modified: Timestamp,
     /// `st_nlink`.
     pub links: u64,
-    /// Others than its owner may read or write it: any bit of mode 0077.
-    pub is_exposed: bool,
+    /// The permission bits of `st_mode`.
+    pub mode: u32,
 }
 
 /// What sort of directory entry.
@@ -65,7 +65,7 @@ impl From<&FileStat> for Stat {
             // Out of jiff's range means a broken filesystem; the epoch makes it the oldest, not the youngest.
             modified: Timestamp::new(stat.st_mtime, nanos).unwrap_or(Timestamp::UNIX_EPOCH),
             links: stat.st_nlink,
-            is_exposed: stat.st_mode & 0o077 != 0,
+            mode: stat.st_mode & 0o7777,
         }
     }
 }
@@ -113,7 +113,7 @@ const NOT_A_CHECKPOINT: Stat = Stat {
     allocated: Bytes::ZERO,
     modified: Timestamp::UNIX_EPOCH,
     links: 1,
-    is_exposed: false,
+    mode: 0,
 };
 
 /// The directory behind `dir` once more, with an offset of its own.

@@ -6,4 +6,5 @@ pub mod http;
 pub mod logging;
 pub mod metrics;
 pub mod record;
+pub mod snapshot;
 pub mod socket;

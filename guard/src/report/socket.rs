@@ -20,7 +20,9 @@ pub use client::{Client, ClientError};
 pub use listen::{SocketError, listen};
 pub use serve::{Answer, Answers, Peer, serve};
 
+use crate::report::record::API_VERSION;
 use crate::report::record::{API_VERSION, BrakeRecord};
+use crate::report::snapshot::Snapshot;
 
 /// What can be asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,11 +49,18 @@ pub enum Request {
         /// For so long the brake does not engage by itself.
         inhibit_seconds: u64,
     },
+    /// What it knows right now. Answered by [`Reply::Snapshot`].
+    Snapshot,
+    /// The same again and again, until the client closes the connection.
+    Watch {
+        /// From one to the next; at least a tenth of a second, at most a minute.
+        interval_milliseconds: u64,
+    },
 }
 
 impl Request {
     /// Every word of `request`, for messages.
-    const WORDS: &str = "daemon, brake-status, brake-engage, brake-release";
+    const WORDS: &str = "daemon, snapshot, watch, brake-status, brake-engage, brake-release";
 }
 
 /// What is answered.
@@ -78,6 +87,8 @@ pub enum Reply {
         /// The filesystems.
         items: Vec<BrakeRecord>,
     },
+    /// What it knows.
+    Snapshot(Box<Snapshot>),
     /// It could not be done, or was not understood.
     Error {
         /// Why, and what is accepted.

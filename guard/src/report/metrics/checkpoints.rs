@@ -69,8 +69,8 @@ impl CheckpointFamilies {
             ),
             exposed: families.gauge(
                 "checkpoint_guard_exposed_checkpoints",
-                "Checkpoints that others than their owner may read; they hold the memory of containers, secrets \
-                 included.",
+                "Checkpoints that others than their owner may read, by their mode and those of the directories above; they hold \
+                 the memory of containers, secrets included. checkpoint-guard doctor --fix-permissions puts that right.",
             ),
             shown: Mutex::default(),
         }

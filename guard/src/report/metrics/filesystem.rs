@@ -55,6 +55,7 @@ pub(super) struct FilesystemFamilies {
     brake: GaugeVec,
     refused_calls: IntCounterVec,
     refused_bytes: IntCounterVec,
+    unencrypted: GaugeVec,
     written: IntCounterVec,
 }
 
@@ -147,6 +148,12 @@ impl FilesystemFamilies {
                 &[FILESYSTEM, WRITER],
                 "What these calls would have written, as far as the kernel tells; who tries again is counted again.",
             ),
+            unencrypted: families.gauge_by(
+                "checkpoint_guard_unencrypted_directories",
+                &[FILESYSTEM],
+                "Checkpoint directories that nothing seen from here encrypts (dm-crypt, fscrypt); they hold the memory of \
+                 containers, and deleting does not erase it. checkpoint-guard doctor says which device.",
+            ),
             written: families.counter_by(
                 "checkpoint_guard_written_bytes_total",
                 &[FILESYSTEM],
@@ -188,6 +195,11 @@ impl FilesystemFamilies {
         self.written.with_label_values(&[name]);
     }
 
+    /// So many of its directories are not encrypted, as far as can be seen.
+    pub(super) fn unencrypted(&self, filesystem: &FilesystemLabel, directories: usize) {
+        self.unencrypted.with_label_values(&[filesystem.as_str()]).set(directories as f64);
+    }
+
     pub(super) fn written(&self, filesystem: &FilesystemLabel, bytes: Bytes) {
         self.written.with_label_values(&[filesystem.as_str()]).inc_by(bytes.0);
     }
@@ -222,6 +234,7 @@ impl FilesystemFamilies {
             &self.unreclaimable_bytes,
             &self.unreclaimable_inodes,
             &self.brake,
+            &self.unencrypted,
         ];
         one_each.into_iter().for_each(|family| set_or_remove(family, &[name], None));
         for level in Level::ALL {

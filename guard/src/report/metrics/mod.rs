@@ -181,6 +181,11 @@ impl FilesystemMetrics<'_> {
         self.metrics.filesystems.set(self.label, state);
     }
 
+    /// So many of its checkpoint directories are not encrypted, as far as can be seen.
+    pub fn unencrypted(&self, directories: usize) {
+        self.metrics.filesystems.unencrypted(self.label, directories);
+    }
+
     /// So many *more* bytes were written into its checkpoint directories.
     pub fn written(&self, bytes: Bytes) {
         self.metrics.filesystems.written(self.label, bytes);

@@ -5,6 +5,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+
 use super::{Line, Reply, Request};
 
 /// Longer than the daemon takes to say that it is busy.
@@ -49,6 +51,12 @@ pub enum ClientError {
         /// What is wrong with the answer.
         problem: String,
     },
+    /// It closed the connection.
+    #[error("the daemon at {path:?} has ended")]
+    Ended {
+        /// The socket.
+        path: PathBuf,
+    },
     /// It answered with an error.
     #[error("the daemon says: {0}")]
     Refused(String),
@@ -88,6 +96,17 @@ impl Client {
         Ok(Client { path: path.to_owned(), replies: BufReader::new(stream) })
     }
 
+    /// The daemon's process, in our pid namespace (`SO_PEERCRED` of whoever listens); `None` when it is not in ours.
+    pub fn daemon_pid(&self) -> Option<i32> {
+        let credentials = getsockopt(self.replies.get_ref(), PeerCredentials).ok()?;
+        Some(credentials.pid()).filter(|pid| *pid > 0)
+    }
+
+    /// That there was no further reply, as an error.
+    pub fn ended(&self) -> ClientError {
+        ClientError::Ended { path: self.path.clone() }
+    }
+
     /// The next reply; `None` when there will be no more.
     ///
     /// # Errors
@@ -113,10 +132,7 @@ impl Client {
     /// # Errors
     /// As [`Client::send`] and [`Client::reply`].
     pub fn ask(path: &Path, request: &Request) -> Result<Reply, ClientError> {
-        let closed = || ClientError::NoAnswer {
-            path: path.to_owned(),
-            source: io::Error::new(io::ErrorKind::UnexpectedEof, "it closed the connection"),
-        };
-        Client::send(path, request)?.reply()?.ok_or_else(closed)
+        let ended = || ClientError::Ended { path: path.to_owned() };
+        Client::send(path, request)?.reply()?.ok_or_else(ended)
     }
 }

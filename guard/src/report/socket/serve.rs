@@ -17,6 +17,10 @@ use super::{Line, Reply, Request, parse_request};
 
 /// So many are served at a time; more wait in the backlog.
 const CONNECTIONS_MAX: usize = 8;
+/// So many of them may go on watching: the others stay free for requests that end.
+const WATCHERS_MAX: usize = 4;
+/// How often a watcher may be told.
+const INTERVAL: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);
 /// A request has a name and a few numbers.
 const REQUEST_MAX: usize = 4 << 10;
 /// A request that is not there by then ends the connection: clients write it at once.
@@ -60,6 +64,7 @@ pub async fn serve(
 ) -> std::io::Result<()> {
     let listener = UnixListener::from_std(listener)?;
     let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let watchers = Arc::new(Semaphore::new(WATCHERS_MAX));
     // Dropping it ends all connections.
     let mut connections = JoinSet::new();
     let mut shutdown = pin!(shutdown);
@@ -73,9 +78,9 @@ pub async fn serve(
             () = &mut shutdown => return Ok(()),
             (slot, accepted) = next => match accepted {
                 Ok((stream, _)) => {
-                    let answers = answers.clone();
+                    let (answers, watchers) = (answers.clone(), watchers.clone());
                     connections.spawn(async move {
-                        if let Err(error) = serve_one(stream, answers).await {
+                        if let Err(error) = serve_one(stream, answers, &watchers).await {
                             tracing::debug!(%error, "a client of the socket went away");
                         }
                         drop(slot);
@@ -91,7 +96,7 @@ pub async fn serve(
 }
 
 /// One connection, one request.
-async fn serve_one(mut stream: UnixStream, answers: Answers) -> std::io::Result<()> {
+async fn serve_one(mut stream: UnixStream, answers: Answers, watchers: &Semaphore) -> std::io::Result<()> {
     let credentials = stream.peer_cred()?;
     let peer = Peer { uid: credentials.uid(), pid: credentials.pid().filter(|pid| *pid > 0) };
     if !peer.is_allowed() {
@@ -103,11 +108,40 @@ async fn serve_one(mut stream: UnixStream, answers: Answers) -> std::io::Result<
         Err(_) => Err(format!("no request within {REQUEST_TIME_MAX:?}")),
     };
     match request {
+        Ok(request @ Request::Watch { interval_milliseconds }) => match watchers.try_acquire() {
+            Ok(_place) => {
+                let interval =
+                    Duration::from_millis(interval_milliseconds).clamp(*INTERVAL.start(), *INTERVAL.end());
+                watch(stream, || answers(request.clone(), peer), interval).await
+            }
+            Err(_) => write(&mut stream, Reply::error(format!("{WATCHERS_MAX} others watch already"))).await,
+        },
         Ok(request) => {
             let reply = answered(answers(request, peer)).await;
             write(&mut stream, reply).await
         }
         Err(message) => write(&mut stream, Reply::Error { message }).await,
+    }
+}
+
+/// Tells again and again, until the client hangs up or does not keep up.
+async fn watch(
+    mut stream: UnixStream,
+    answer: impl Fn() -> Answer,
+    interval: Duration,
+) -> std::io::Result<()> {
+    let mut ticks = tokio::time::interval(interval);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut ignored = [0; 64];
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {
+                let reply = answered(answer()).await;
+                write(&mut stream, reply).await?;
+            }
+            // Whatever it still says is ignored; that it has closed its end is not.
+            read = stream.read(&mut ignored) => if read? == 0 { return Ok(()) },
+        }
     }
 }
 

@@ -4,8 +4,11 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream as Stream;
 use std::path::{Path, PathBuf};
 
+use jiff::Timestamp;
+
 use super::super::{Client, listen};
 use super::*;
+use crate::report::snapshot::Snapshot;
 
 /// A server on a thread of its own, ended on drop.
 struct Served {
@@ -32,6 +35,14 @@ impl Served {
                         dry_run: false,
                         backend: "inotify".to_owned(),
                     },
+                    Request::Snapshot | Request::Watch { .. } => Reply::Snapshot(Box::new(Snapshot {
+                        time: Timestamp::UNIX_EPOCH,
+                        version: "1".to_owned(),
+                        pool: None,
+                        dry_run: false,
+                        backend: "inotify".to_owned(),
+                        filesystems: Vec::new(),
+                    })),
                     other => panic!("nobody asked this here: {other:?}"),
                 }
             })
@@ -110,6 +121,26 @@ fn who_hangs_up_in_the_middle_harms_nobody() {
         stream.write_all(&request[..cut]).unwrap();
     }
     served.is_well();
+}
+
+#[test]
+fn who_watches_is_told_again_and_again_and_leaves_room_for_others() {
+    let served = Served::start();
+    let watch = || Client::send(&served.path, &Request::Watch { interval_milliseconds: 0 }).unwrap();
+    let mut watchers: Vec<_> = (0..WATCHERS_MAX).map(|_| watch()).collect();
+    for watcher in &mut watchers {
+        for _ in 0..3 {
+            assert!(matches!(watcher.reply().unwrap(), Some(Reply::Snapshot(_))));
+        }
+    }
+    let refused = watch().reply().unwrap_err().to_string();
+    assert!(refused.contains("watch already"), "{refused}");
+    served.is_well();
+    // Whoever leaves makes room, as soon as that is noticed.
+    watchers.pop();
+    while watch().reply().is_err() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]
