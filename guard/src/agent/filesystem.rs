@@ -19,7 +19,7 @@ use crate::agent::reader::Reader;
 use crate::agent::shared::Shared;
 use crate::agent::{Happened, relief};
 use crate::config::{ASSUMED_WRITE_SPEED, Config, DirectoryConfig, Layout};
-use crate::decide::forecast::{Forecast, next_look};
+use crate::decide::forecast::{Consumption, Forecast, next_look};
 use crate::decide::{Pressure, threshold};
 use crate::model::{Bytes, Level, Monotonic, Need, Observation, PressurePolicy, Signal};
 use crate::observe::catalog::{Catalog, Holds};
@@ -90,10 +90,8 @@ pub(super) struct Filesystem {
     closing: Vec<(u16, OsString, u32)>,
     /// The size that `thresholds` was made for.
     capacity: Option<Bytes>,
-    /// At the last look.
-    available: Option<Bytes>,
-    /// What has been used up since the start.
-    consumed: Bytes,
+    /// Since the start.
+    consumption: Consumption,
     /// statfs(2) failed at the last look; said once.
     is_blind: bool,
     began: Monotonic,
@@ -218,8 +216,7 @@ impl Filesystem {
             due: Due { scan: now, place: now, publish: now },
             closing: Vec::new(),
             capacity: None,
-            available: None,
-            consumed: Bytes::ZERO,
+            consumption: Consumption::default(),
             is_blind: false,
             began: now,
             is_acquainted: false,
@@ -319,10 +316,7 @@ impl Filesystem {
     /// Lets the level follow an observation, and tells when it changes.
     pub(super) fn note(&mut self, seen: &Observation) {
         let now = monotonic();
-        // What was used up between two looks, by whomever; what we delete in between does not count against it.
-        let before = self.available.replace(seen.available).unwrap_or(seen.available);
-        self.consumed += before.saturating_sub(seen.available);
-        self.forecast.sample(now, self.consumed);
+        self.forecast.sample(now, self.consumption.see(seen.available));
         let Some(transition) = self.pressure.observe(seen, &self.thresholds, now) else { return };
         let signal = transition.signal.map(Signal::as_str);
         tracing::info!(filesystem = self.label.as_str(), from = %transition.from, to = %transition.to, signal,
