@@ -84,6 +84,10 @@ pub(super) struct Filesystem {
     reader: Reader,
     inbox: Receiver<Message>,
     bell: Arc<EventFd>,
+    /// Rung by the reader, which is in no hurry.
+    answers: Arc<EventFd>,
+    /// When the directories or the reader last had something to say.
+    heard: Monotonic,
     outbox: UnboundedSender<Happened>,
     due: Due,
     /// Entries that a writer has closed and that the kernel still has as being written; so many looks are left.
@@ -104,6 +108,8 @@ struct Rest {
     limit: Duration,
     /// Whether events in the directories end the sleep.
     hears_directory: bool,
+    /// For so long only what is urgent ends the sleep.
+    deaf: Duration,
 }
 
 /// What happens by the clock.
@@ -128,6 +134,10 @@ const SLEEP_MAX: Duration = Duration::from_secs(1);
 const SLEEP_MIN: Duration = Duration::from_millis(2);
 /// A writer who is not out of the kernel's books after so many turns has opened the file again.
 const CLOSING_TRIES: u32 = 50;
+/// What happens in the directories, and what the reader has read, is taken in this often at most: in a storm of small files
+/// a look at all that came is cheaper than a look at each. A budget that is used up does not wait for it, and a decision
+/// takes in what has happened until then.
+const HEAR_APART: Duration = Duration::from_millis(50);
 /// While the fastest writers need longer than this for the headroom, nobody need be told of each write.
 const LISTEN_BELOW: Duration = Duration::from_millis(50);
 /// The fastest writers into the page cache measured wrote 2.8 GB/s (KERNEL.md, section 5); two of them.
@@ -194,10 +204,11 @@ impl Filesystem {
         let watcher = Watcher::new().inspect_err(|errno| {
             tracing::warn!(%errno, "no inotify instance (fs.inotify.max_user_instances?); scanning by the clock instead");
         });
+        let answers = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK)?);
         let now = monotonic();
         let mut this = Filesystem {
             label: FilesystemLabel::new(&directory.path),
-            reader: Reader::start(&name, bell.clone())?,
+            reader: Reader::start(&name, answers.clone())?,
             shared,
             thresholds: config.policy.pressure.clone(),
             config,
@@ -212,6 +223,8 @@ impl Filesystem {
             watcher: watcher.ok(),
             inbox,
             bell: bell.clone(),
+            answers,
+            heard: Monotonic::default(),
             outbox,
             due: Due { scan: now, place: now, publish: now },
             closing: Vec::new(),
@@ -252,10 +265,12 @@ impl Filesystem {
 
     /// One turn: look, decide, act, report.
     fn turn(&mut self, woken: Option<Monotonic>) -> Rest {
-        let Some(mut seen) = self.look() else { return Rest { limit: SLEEP_MAX, hears_directory: true } };
+        let Some(mut seen) = self.look() else {
+            return Rest { limit: SLEEP_MAX, hears_directory: true, deaf: Duration::ZERO };
+        };
         self.note(&seen);
         if self.is_getting_acquainted() {
-            return Rest { limit: ACQUAINTED_LOOK, hears_directory: true };
+            return Rest { limit: ACQUAINTED_LOOK, hears_directory: false, deaf: ACQUAINTED_LOOK };
         }
         if let Some(after) = relief::relieve(self, seen, woken) {
             seen = after;
@@ -329,6 +344,7 @@ impl Filesystem {
     fn hear(&mut self) {
         // Only resets the counter: EAGAIN means that nobody rang.
         let _ = self.bell.read();
+        let _ = self.answers.read();
         while let Ok(message) = self.inbox.try_recv() {
             match message {
                 Message::Add(config, dir) => self.add(config, *dir),
@@ -395,7 +411,11 @@ impl Filesystem {
         for (directory, name, tries) in std::mem::take(&mut self.closing) {
             self.refresh(directory, name, tries);
         }
-        for event in self.watcher.as_mut().map(Watcher::drain).unwrap_or_default() {
+        let events = self.watcher.as_mut().map(Watcher::drain).unwrap_or_default();
+        if !events.is_empty() {
+            self.heard = now;
+        }
+        for event in events {
             match event {
                 Event::Entry { directory, name, closed } => {
                     self.refresh(directory, name, if closed { CLOSING_TRIES } else { 0 });
@@ -422,6 +442,7 @@ impl Filesystem {
         let directories = &self.directories;
         let fd = |index: u16| directories.get(usize::from(index))?.fd.clone();
         if self.reader.exchange(&mut self.catalog, fd) > 0 {
+            self.heard = now;
             self.relief.catalog_changed();
         }
     }
@@ -520,35 +541,47 @@ impl Filesystem {
         let deadlines =
             [self.pressure.next_deadline(&self.thresholds), self.relief.deadline(), Some(self.due.place)];
         let limit = deadlines.into_iter().flatten().map(|deadline| deadline.since(now)).min();
-        let longest = if self.closing.is_empty() { SLEEP_MAX } else { SLEEP_MIN };
+        // While a need waits for something to change, every change counts.
+        let deaf = if self.relief.is_stuck() {
+            Duration::ZERO
+        } else {
+            HEAR_APART.saturating_sub(now.since(self.heard))
+        };
+        let longest = if self.closing.is_empty() { SLEEP_MAX } else { SLEEP_MIN.max(deaf) };
         let limit = limit.unwrap_or(SLEEP_MAX).clamp(SLEEP_MIN, longest);
         if self.watched.as_ref().is_some_and(Watched::is_exact) || self.relief.is_stuck() {
-            return Rest { limit, hears_directory: true };
+            return Rest { limit, hears_directory: true, deaf };
         }
         let safe = next_look(self.headroom(seen), FASTEST_WRITERS, SLEEP_MIN..=SLEEP_MAX);
         // Where inotify tells of each write there is no hurry once it is listened to; until then, no need to listen.
         let is_rung = self.directories.iter().any(|it| it.writes_ring && !it.gone) && self.watcher.is_some();
         match is_rung {
-            true if safe > LISTEN_BELOW => Rest { limit: limit.min(safe), hears_directory: false },
-            true => Rest { limit, hears_directory: true },
-            false => Rest { limit: limit.min(safe), hears_directory: true },
+            true if safe > LISTEN_BELOW => Rest { limit: limit.min(safe), hears_directory: false, deaf },
+            // Here an event is what a wake is elsewhere.
+            true => Rest { limit, hears_directory: true, deaf: Duration::ZERO },
+            false => Rest { limit: limit.min(safe), hears_directory: true, deaf },
         }
     }
 
     /// Sleeps until something happens; says what.
     fn wait(&self, rest: Rest) -> Wake {
-        let mut fds = vec![PollFd::new(self.bell.as_fd(), PollFlags::POLLIN)];
+        let bell = || PollFd::new(self.bell.as_fd(), PollFlags::POLLIN);
+        let deaf = rest.deaf.min(rest.limit);
+        if !deaf.is_zero() && has_rung(&mut [bell()], deaf)[0] {
+            return Wake::Request;
+        }
+        let left = rest.limit - deaf;
+        if left.is_zero() {
+            return Wake::Timer;
+        }
+        let mut fds = vec![bell(), PollFd::new(self.answers.as_fd(), PollFlags::POLLIN)];
         if let Some(watcher) = self.watcher.as_ref().filter(|_| rest.hears_directory) {
             fds.push(PollFd::new(watcher.as_fd(), PollFlags::POLLIN));
         }
-        let millis = u16::try_from(rest.limit.as_millis()).unwrap_or(u16::MAX).max(1);
-        // EINTR is a turn too many, no more.
-        let _ = poll(&mut fds, PollTimeout::from(millis));
-        let has_rung = |index: usize| fds.get(index).and_then(PollFd::any).unwrap_or(false);
-        match (has_rung(0), has_rung(1)) {
-            (true, _) => Wake::Request,
-            (false, true) => Wake::Directory,
-            (false, false) => Wake::Timer,
+        match has_rung(&mut fds, left)[..] {
+            [false, false, true] => Wake::Directory,
+            [false, false, ..] => Wake::Timer,
+            _ => Wake::Request,
         }
     }
 
@@ -582,4 +615,11 @@ impl Filesystem {
     pub(super) fn path_of(&self, directory: u16) -> &Path {
         self.directories.get(usize::from(directory)).map_or(Path::new(""), |it| &it.config.path)
     }
+}
+
+/// Sleeps until one of `fds` is readable, for `limit` at most; the result is which are. EINTR is a turn too many, no more.
+fn has_rung(fds: &mut [PollFd<'_>], limit: Duration) -> Vec<bool> {
+    let millis = u16::try_from(limit.as_millis()).unwrap_or(u16::MAX).max(1);
+    let _ = poll(fds, PollTimeout::from(millis));
+    fds.iter().map(|fd| fd.any().unwrap_or(false)).collect()
 }
