@@ -7,6 +7,7 @@ pub mod census;
 #[cfg(test)]
 mod fixture;
 pub mod forecast;
+pub mod growth;
 #[cfg(test)]
 mod laws;
 pub mod loss;
