@@ -13,6 +13,7 @@ mod laws;
 pub mod loss;
 pub mod pressure;
 pub mod protection;
+pub mod staging;
 pub mod threshold;
 
 mod chain;
