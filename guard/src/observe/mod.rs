@@ -10,3 +10,4 @@ pub mod inotify;
 pub mod lease;
 pub mod probe;
 pub mod scan;
+pub mod staging;
