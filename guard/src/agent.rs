@@ -7,6 +7,7 @@
 pub mod clock;
 
 mod filesystem;
+mod growth;
 mod opener;
 mod priority;
 mod probing;
@@ -14,6 +15,7 @@ mod reader;
 mod relief;
 mod reload;
 mod shared;
+mod staging;
 
 use std::collections::HashMap;
 use std::path::PathBuf;

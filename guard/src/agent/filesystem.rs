@@ -17,11 +17,13 @@ use crate::agent::clock::{monotonic, wall};
 use crate::agent::probing::Watched;
 use crate::agent::reader::Reader;
 use crate::agent::shared::Shared;
+use crate::agent::staging::Arrivals;
 use crate::agent::{Happened, relief};
 use crate::config::{ASSUMED_WRITE_SPEED, Config, DirectoryConfig, Layout};
 use crate::decide::forecast::{Consumption, Forecast, next_look};
+use crate::decide::staging::Announced;
 use crate::decide::{Pressure, threshold};
-use crate::model::{Bytes, Level, Monotonic, Need, Observation, PressurePolicy, Signal};
+use crate::model::{Bytes, Level, Monotonic, Need, Observation, PressurePolicy, Signal, States};
 use crate::observe::catalog::{Catalog, Holds};
 use crate::observe::filesystem::observe;
 use crate::observe::inotify::{Detail, Event, Watcher};
@@ -80,6 +82,11 @@ pub(super) struct Filesystem {
     pub(super) relief: relief::State,
     lead: Lead,
     watched: Option<Watched>,
+    /// The budget of the staging directories here; there once there is one.
+    staging: Option<Watched>,
+    arrivals: Arrivals,
+    /// What is on its way here, as of the last look.
+    announced: Option<Announced>,
     watcher: Option<Watcher>,
     reader: Reader,
     inbox: Receiver<Message>,
@@ -117,6 +124,7 @@ struct Due {
     scan: Monotonic,
     place: Monotonic,
     publish: Monotonic,
+    arrivals: Monotonic,
 }
 
 /// A full scan repairs what events did not tell. It costs 1.5 µs per entry, so with 10,000 checkpoints this is
@@ -128,6 +136,8 @@ const SCAN_SHARE: u32 = 500;
 const PLACE_EVERY: Duration = Duration::from_secs(1);
 /// How often gauges are brought up to date when nothing happens in between.
 const PUBLISH_EVERY: Duration = Duration::from_secs(5);
+/// Arrivals are added up this often while nothing is on its way. It takes 0.1 µs for each checkpoint.
+const ARRIVALS_EVERY: Duration = Duration::from_millis(200);
 /// The longest sleep: the backstop for everything that no hook and no event tells.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// The shortest: in this time the fastest writers measured write 12 MiB.
@@ -140,6 +150,8 @@ const CLOSING_TRIES: u32 = 50;
 const HEAR_APART: Duration = Duration::from_millis(50);
 /// While the fastest writers need longer than this for the headroom, nobody need be told of each write.
 const LISTEN_BELOW: Duration = Duration::from_millis(50);
+/// So much more in a staging directory is worth a look at it.
+const STAGING_STEP: Bytes = Bytes::mib(64);
 /// The fastest writers into the page cache measured wrote 2.8 GB/s (KERNEL.md, section 5); two of them.
 const FASTEST_WRITERS: Bytes = Bytes(6_000_000_000);
 
@@ -220,13 +232,16 @@ impl Filesystem {
             relief: relief::State::default(),
             lead: Lead::default(),
             watched,
+            staging: None,
+            arrivals: Arrivals::default(),
+            announced: None,
             watcher: watcher.ok(),
             inbox,
             bell: bell.clone(),
             answers,
             heard: Monotonic::default(),
             outbox,
-            due: Due { scan: now, place: now, publish: now },
+            due: Due { scan: now, place: now, publish: now, arrivals: now },
             closing: Vec::new(),
             capacity: None,
             consumption: Consumption::default(),
@@ -247,13 +262,17 @@ impl Filesystem {
         let mut woken_by = Wake::Request;
         while !self.shared.stop.load(Ordering::Relaxed) && self.directories.iter().any(|it| !it.gone) {
             let woken = self.watched.as_ref().and_then(Watched::take_wake);
-            self.shared.metrics.woke(woken.map_or(woken_by, |_| Wake::Budget));
+            let staged = self.staging.as_ref().and_then(Watched::take_wake);
+            if staged.is_some() {
+                self.shared.staging.poke();
+            }
+            self.shared.metrics.woke(woken.or(staged).map_or(woken_by, |_| Wake::Budget));
             self.hear();
             self.catch_up();
             if let Some(woken) = woken {
                 self.lead.note(woken.rate);
             }
-            let rest = self.turn(woken.map(|woken| woken.at));
+            let rest = self.turn(woken.or(staged).map(|woken| woken.at));
             self.shared.health.beat(&self.label, monotonic());
             woken_by = self.wait(rest);
         }
@@ -276,10 +295,10 @@ impl Filesystem {
             seen = after;
         }
         relief::retain(self);
-        if let Some(watched) = &self.watched {
-            watched.arm(self.headroom(&seen).saturating_sub(self.lead(&seen)), monotonic());
-        }
+        self.arm(&seen);
+        self.take_growth();
         let now = monotonic();
+        self.account_arrivals(now);
         if now >= self.due.publish {
             self.due.publish = Monotonic(now.0 + PUBLISH_EVERY);
             self.publish(&seen);
@@ -367,7 +386,9 @@ impl Filesystem {
     fn add(&mut self, config: DirectoryConfig, dir: CheckpointDir) {
         let path = config.path.clone();
         let shared = self.shared.clone();
-        if !shared.dry_run {
+        let is_staging = config.layout == Layout::Staging;
+        // In an engine's directory nothing is ours, whatever it is called.
+        if !shared.dry_run && !is_staging {
             match dir.finish_leftovers(&|id| shared.name_of(id)) {
                 Ok(leftovers) => {
                     leftovers.iter().for_each(|leftover| shared.record_leftover(&path, leftover))
@@ -379,7 +400,11 @@ impl Filesystem {
         }
         let index = self.catalog.add_directory(path.clone());
         let mut detail = Detail::Writes;
-        if let Some(watched) = &mut self.watched {
+        if is_staging && self.staging.is_none() {
+            self.staging = shared.probing.as_ref().and_then(|probing| probing.slot(self.bell.clone()));
+        }
+        let watched = if is_staging { &mut self.staging } else { &mut self.watched };
+        if let Some(watched) = watched {
             match watched.add(dir.as_fd()) {
                 Ok(Coverage::Nothing) => {
                     tracing::warn!(directory = %path.display(), "eBPF does not see writes on this filesystem");
@@ -391,12 +416,25 @@ impl Filesystem {
                 Err(error) => tracing::warn!(directory = %path.display(), %error, "not watched by eBPF"),
             }
         }
+        if is_staging {
+            // Somebody looks every second while there is anything to see.
+            detail = Detail::Entries;
+            match dir.as_fd().try_clone_to_owned() {
+                Ok(fd) => shared.staging.add(&path, fd),
+                Err(error) => tracing::error!(directory = %path.display(), %error, "not looked at"),
+            }
+        }
         if let Some(watcher) = &mut self.watcher
             && let Err(errno) = watcher.add(dir.as_fd(), index, detail)
         {
             tracing::warn!(directory = %path.display(), %errno, "inotify refused; scanning by the clock instead");
         }
         let fd = dir.as_fd().try_clone_to_owned().ok().map(Arc::new);
+        if config.layout == Layout::PodCheckpoints
+            && let Some(fd) = &fd
+        {
+            shared.growths.add_tree(&path, fd.clone());
+        }
         self.directories.push(Directory { config, fd, writes_ring: detail == Detail::Writes, gone: false });
         self.dirs.push(dir);
         self.scan(usize::from(index));
@@ -452,6 +490,9 @@ impl Filesystem {
     /// `tries` more looks are taken, one a turn.
     fn refresh(&mut self, directory: u16, name: OsString, tries: u32) {
         let Some(it) = self.directories.get(usize::from(directory)) else { return };
+        if it.config.layout == Layout::Staging {
+            self.shared.staging.poke();
+        }
         if let (false, Some(holds)) = (it.gone, it.holds()) {
             let dir = self.dirs[usize::from(directory)].as_fd();
             let is_written = self.catalog.refresh(directory, dir, holds, &name);
@@ -512,8 +553,14 @@ impl Filesystem {
         if let Some(watcher) = &mut self.watcher {
             watcher.remove(index as u16);
         }
-        if let Some(watched) = &self.watched {
+        if let Some(watched) = self.watched.as_ref().or(self.staging.as_ref()) {
             watched.remove(self.dirs[index].as_fd());
+        }
+        let DirectoryConfig { path, layout, .. } = &self.directories[index].config;
+        match layout {
+            Layout::Staging => self.shared.staging.remove(path),
+            Layout::PodCheckpoints => self.shared.growths.remove_tree(path),
+            Layout::Archives => {}
         }
         self.directories[index].fd = None;
         self.catalog.forget_directory(index as u16);
@@ -529,6 +576,91 @@ impl Filesystem {
     pub(super) fn lead(&self, seen: &Observation) -> Bytes {
         let jumps = self.dirs.iter().any(CheckpointDir::sets_aside);
         self.lead.bytes(&self.thresholds, seen, jumps)
+    }
+
+    /// What is on its way here. To be asked after the filesystem was measured: what has arrived since then counts as arrived,
+    /// so that no byte is both gone from `seen` and still to come.
+    pub(super) fn announced(&mut self, seen: &Observation) -> Option<Announced> {
+        if self.shared.staging.staged().is_zero() || !self.is_destination() {
+            if self.announced.take().is_some() {
+                self.due.publish = monotonic();
+            }
+            return None;
+        }
+        self.measure_growing();
+        let arrived = self.arrivals.total(self.catalog.inventory());
+        let most = self.config.staging_ahead.as_ref().map_or(0, |amount| amount.resolve(seen.capacity.0));
+        let announced = self.shared.staging.announced(&self.bell, arrived, Bytes(most));
+        if announced.is_some() != self.announced.is_some() {
+            self.due.publish = monotonic();
+        }
+        self.announced = announced.clone();
+        announced
+    }
+
+    /// Tells what has arrived while nothing is known to be on its way: it may have come and gone between two looks.
+    fn account_arrivals(&mut self, now: Monotonic) {
+        if now >= self.due.arrivals && !self.shared.staging.is_idle() && self.is_destination() {
+            self.due.arrivals = Monotonic(now.0 + ARRIVALS_EVERY);
+            let arrived = self.arrivals.total(self.catalog.inventory());
+            self.shared.staging.arrived(&self.bell, arrived);
+        }
+    }
+
+    /// Whether archives are expected here.
+    fn is_destination(&self) -> bool {
+        let destination = self.config.destination();
+        self.directories.iter().any(|it| !it.gone && Some(&it.config) == destination)
+    }
+
+    /// Looks at the sizes of what is being written: nothing else tells them before it is closed.
+    fn measure_growing(&mut self) {
+        let checkpoints = self.catalog.inventory().checkpoints.iter();
+        let growing: Vec<_> = checkpoints
+            .filter(|checkpoint| checkpoint.states.contains(States::BEING_WRITTEN))
+            .map(|checkpoint| (checkpoint.directory, checkpoint.name.clone()))
+            .collect();
+        for (directory, name) in growing {
+            let it = &self.directories[usize::from(directory)];
+            if let (false, Some(holds)) = (it.gone, it.holds()) {
+                self.catalog.refresh(directory, self.dirs[usize::from(directory)].as_fd(), holds, &name);
+            }
+        }
+    }
+
+    /// Sets the budgets to what is left.
+    ///
+    /// Staging directories on the same filesystem have one of their own. Each has half, so that both together never use up
+    /// more than all unseen. What is staged uses up the archive's room as well: the wake for that comes when half of what is
+    /// not spoken for yet may be, but not for every few bytes.
+    fn arm(&self, seen: &Observation) {
+        let left = self.headroom(seen).saturating_sub(self.lead(seen));
+        let now = monotonic();
+        if let Some(watched) = &self.watched {
+            watched.arm(if self.staging.is_some() { Bytes(left.0 / 2) } else { left }, now);
+        }
+        if self.is_destination() {
+            let announced = self.announced.as_ref().map_or(Bytes::ZERO, |announced| announced.bytes);
+            self.shared.staging.set_room(left.saturating_sub(announced));
+        }
+        if let Some(staging) = &self.staging {
+            let step = Bytes(self.shared.staging.room().0 / 2).max(STAGING_STEP);
+            staging.arm(step.min(Bytes(left.0 / 2)), now);
+        }
+    }
+
+    /// Whether nothing is written unseen.
+    fn is_exact(&self) -> bool {
+        let has_staging = self.directories.iter().any(|it| !it.gone && it.config.layout == Layout::Staging);
+        self.watched.as_ref().is_some_and(Watched::is_exact)
+            && (!has_staging || self.staging.as_ref().is_some_and(Watched::is_exact))
+    }
+
+    /// Says whose checkpoints have grown.
+    fn take_growth(&self) {
+        for watched in [&self.watched, &self.staging].into_iter().flatten() {
+            self.shared.growths.take(watched.slot(), self.catalog.inventory());
+        }
     }
 
     /// Bytes until the next threshold.
@@ -549,7 +681,7 @@ impl Filesystem {
         };
         let longest = if self.closing.is_empty() { SLEEP_MAX } else { SLEEP_MIN.max(deaf) };
         let limit = limit.unwrap_or(SLEEP_MAX).clamp(SLEEP_MIN, longest);
-        if self.watched.as_ref().is_some_and(Watched::is_exact) || self.relief.is_stuck() {
+        if self.is_exact() || self.relief.is_stuck() {
             return Rest { limit, hears_directory: true, deaf };
         }
         let safe = next_look(self.headroom(seen), FASTEST_WRITERS, SLEEP_MIN..=SLEEP_MAX);
@@ -593,6 +725,8 @@ impl Filesystem {
         }
         let now = monotonic();
         let inodes = threshold::headroom(&self.thresholds, Signal::InodesFree, seen).unwrap_or(0);
+        let announced = self.announced.as_ref().map_or(Bytes::ZERO, |announced| announced.bytes);
+        metrics.announced(announced);
         metrics.set(&FilesystemState {
             observation: seen,
             observed: wall(),
@@ -602,13 +736,14 @@ impl Filesystem {
             fill_rate: self.forecast.rate(now).0 as f64,
             time_to: [Level::Soft, Level::Hard, Level::Critical].map(|level| {
                 let until = threshold::until(self.thresholds.threshold(level)?, Signal::Available, seen)?;
-                self.forecast.until(Bytes(until), now)
+                self.forecast.until(Bytes(until).saturating_sub(announced), now)
             }),
             unreclaimable: self.relief.unreclaimable(),
             brake: false,
         });
         self.shared.publish_holdings(&self.label, Some(self.catalog.inventory()));
         self.shared.publish_losses();
+        self.shared.publish_growth();
     }
 
     /// The path of a directory, for messages.

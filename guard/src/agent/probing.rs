@@ -13,7 +13,7 @@ use crate::agent::priority;
 use crate::config::ProbeMode;
 use crate::model::{Bytes, Monotonic};
 use crate::observe::probe::{
-    Armed, Backend, Coverage, Lost, Probe, ProbeError, SelfTest, Slot, Wakes, Written,
+    Armed, Backend, Coverage, LedgerEntry, Lost, Probe, ProbeError, SelfTest, Slot, Wakes, Written,
 };
 
 /// The loaded probe.
@@ -88,6 +88,24 @@ impl Probing {
         let slot = Slot(u8::try_from(free).expect("there are no more slots than fit in a Slot"));
         let before = self.probe.written(slot).unwrap_or_default();
         Some(Watched { probing: self.clone(), slot, latch, before, exact: true, armed: Cell::new(None) })
+    }
+
+    /// What was counted for each file.
+    pub(super) fn ledger(&self) -> Result<Vec<LedgerEntry>, ProbeError> {
+        self.probe.ledger()
+    }
+
+    /// What was written for all slots together: when it has not changed, nor has the ledger.
+    pub(super) fn added(&self) -> Bytes {
+        (0..=Slot::MAX.0).filter_map(|slot| self.probe.written(Slot(slot)).ok()).map(|it| it.added).sum()
+    }
+
+    /// Makes room in the ledger.
+    pub(super) fn sweep(&self, entries: &[LedgerEntry], idle_since: Monotonic) {
+        match self.probe.sweep(entries, idle_since) {
+            Ok(swept) => tracing::debug!(swept, "the ledger was getting full"),
+            Err(error) => tracing::debug!(%error, "cannot make room in the ledger"),
+        }
     }
 
     /// What was lost since the last call.
@@ -182,6 +200,11 @@ impl Watched {
             }
             Err(error) => tracing::warn!(%error, "cannot arm the budget; the timer alone must do"),
         }
+    }
+
+    /// Its slot.
+    pub(super) fn slot(&self) -> Slot {
+        self.slot
     }
 
     /// Whether nothing is written unseen.

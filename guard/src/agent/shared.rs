@@ -10,7 +10,9 @@ use std::time::Duration;
 use crate::act::checkpoint_dir::Leftover;
 use crate::act::journal::{Intent, Journal, Outcome, Verdict};
 use crate::agent::clock::wall;
+use crate::agent::growth::Growths;
 use crate::agent::probing::Probing;
+use crate::agent::staging::Staging;
 use crate::config::Config;
 use crate::decide::Transition;
 use crate::model::{Bytes, Inventory, Monotonic, Observation, Plan};
@@ -27,6 +29,8 @@ pub(super) struct Shared {
     pub(super) metrics: Arc<Metrics>,
     pub(super) health: Arc<Health>,
     pub(super) probing: Option<Arc<Probing>>,
+    pub(super) staging: Arc<Staging>,
+    pub(super) growths: Arc<Growths>,
     pub(super) dry_run: bool,
     pub(super) stop: Arc<AtomicBool>,
     audit: Mutex<Option<AuditLog>>,
@@ -58,8 +62,22 @@ impl Shared {
         });
         let audit = Mutex::new(settings.map(|settings| AuditLog::open(settings, wall)));
         let (audit_failures, holdings) = (AtomicU64::new(0), Mutex::default());
-        let shared = Shared { metrics, health, probing, dry_run, stop, audit, audit_failures, holdings };
-        Ok(shared)
+        let (staging, growths) = (Arc::<Staging>::default(), Arc::<Growths>::default());
+        if let Some(probing) = &probing {
+            growths.start(probing.clone(), staging.clone());
+        }
+        Ok(Shared {
+            metrics,
+            health,
+            probing,
+            staging,
+            growths,
+            dry_run,
+            stop,
+            audit,
+            audit_failures,
+            holdings,
+        })
     }
 
     /// The audit log, for the executor. Held for a round: rounds of several filesystems write one after the other,
@@ -130,6 +148,12 @@ impl Shared {
             self.metrics.lost(LostEvents::Ledger, lost.ledger_full);
             self.metrics.lost(LostEvents::RingBuffer, lost.wakes_dropped);
         }
+    }
+
+    /// Brings the gauges of what is being written, and of what is staged, up to date.
+    pub(super) fn publish_growth(&self) {
+        self.metrics.growth(&self.growths.now());
+        self.metrics.staged(self.staging.staged());
     }
 
     /// Brings the gauges of what lies on a filesystem up to date; `None` when it is no longer watched.
