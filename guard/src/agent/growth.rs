@@ -180,8 +180,8 @@ impl LedgerReader {
     fn find_trees(&mut self, entries: &[LedgerEntry]) {
         let trees = lock(&self.growths.trees).clone();
         self.within.retain(|file, _| self.known.contains_key(file));
-        let is_new = |entry: &&LedgerEntry| !self.within.contains_key(&entry.file);
-        if trees.is_empty() || entries.iter().find(is_new).is_none() {
+        let has_new = entries.iter().any(|entry| !self.within.contains_key(&entry.file));
+        if trees.is_empty() || !has_new {
             return;
         }
         let mut found = HashMap::new();

@@ -5,6 +5,7 @@ pub mod attribution;
 pub mod btrfs;
 pub mod catalog;
 pub mod filesystem;
+pub mod finder;
 pub mod holders;
 pub mod inotify;
 pub mod lease;

@@ -173,14 +173,15 @@ pub fn files_by_subdirectory(dir: BorrowedFd<'_>) -> Result<HashMap<FileId, File
     })?;
     let mut found = HashMap::new();
     for (name, top) in tops {
-        let mut below: Vec<(OwnedFd, usize)> =
-            open_directory(dir, &name).map(|fd| (fd, 0)).into_iter().collect();
-        while let Some((fd, depth)) = below.pop().filter(|_| found.len() < ENTRIES_MAX as usize) {
+        let mut below: Vec<OwnedFd> = open_directory(dir, &name).into_iter().collect();
+        while let Some(fd) = below.pop().filter(|_| found.len() < ENTRIES_MAX as usize) {
             // An error is a directory that has vanished, or one that tells nothing.
             let _ = scan(fd.as_fd(), |name, stat| match stat.sort {
-                Sort::File => drop(found.insert(stat.file, top)),
-                Sort::Directory if depth < DEPTH_MAX && stat.file.dev == top.dev => {
-                    below.extend(open_directory(fd.as_fd(), name).map(|fd| (fd, depth + 1)));
+                Sort::File => {
+                    found.insert(stat.file, top);
+                }
+                Sort::Directory if below.len() < OPEN_MAX && stat.file.dev == top.dev => {
+                    below.extend(open_directory(fd.as_fd(), name));
                 }
                 _ => {}
             });
@@ -188,6 +189,9 @@ pub fn files_by_subdirectory(dir: BorrowedFd<'_>) -> Result<HashMap<FileId, File
     }
     Ok(found)
 }
+
+/// So many subdirectories of one checkpoint are held open; KEP-5823 has one for each container.
+const OPEN_MAX: usize = 64;
 
 /// Adds what lies in `dir`, at most `depth` levels of it, so at most `depth` descriptors are open at a time.
 fn walk(
