@@ -327,7 +327,7 @@ impl Filesystem {
 
     /// What was available at the last look.
     pub(super) fn available_lately(&self) -> Bytes {
-        self.available.unwrap_or_default()
+        self.consumption.available().unwrap_or_default()
     }
 
     /// Lets the gauges follow at the end of this turn.

@@ -86,6 +86,11 @@ impl Consumption {
         self.total += before.saturating_sub(available);
         self.total
     }
+
+    /// What was available at the last look.
+    pub fn available(&self) -> Option<Bytes> {
+        self.available
+    }
 }
 
 /// The average after `elapsed` with `bytes` spread evenly over it.
