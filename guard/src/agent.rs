@@ -9,6 +9,7 @@ pub mod clock;
 mod answers;
 mod braking;
 mod filesystem;
+mod growth;
 mod opener;
 pub(crate) mod priority;
 mod probing;
@@ -17,6 +18,7 @@ mod relief;
 mod reload;
 mod shared;
 mod showing;
+mod staging;
 mod view;
 
 use std::collections::HashMap;

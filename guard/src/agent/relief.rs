@@ -14,7 +14,7 @@ use crate::agent::filesystem::Filesystem;
 use crate::agent::shared::{reaction, sentence};
 use crate::agent::showing::subject;
 use crate::decide::brake::Reclaim;
-use crate::decide::{self, Request, protection, threshold};
+use crate::decide::{self, Request, protection, staging, threshold};
 use crate::model::{Checkpoint, Level, Monotonic, Need, Observation, Plan, States, Trigger};
 use crate::observe::filesystem::observe;
 use crate::report::metrics::{FailureCause, RefusalCause};
@@ -35,6 +35,10 @@ pub(super) struct State {
     stuck: Option<Stuck>,
     /// It has been said, in this episode, that the need cannot be met.
     said: bool,
+    /// Room for what is on its way could not be made; until then it is not tried again.
+    unprepared: Monotonic,
+    /// That has been said, of what is on its way now.
+    said_unprepared: bool,
     /// The last round deleted, and left less than before.
     outrun: bool,
     /// The catalog or the configuration is not what it was when retention was last decided.
@@ -56,6 +60,7 @@ impl State {
     /// Checkpoints came, went, or turned out to be something else.
     pub(super) fn catalog_changed(&mut self) {
         self.retain = true;
+        self.unprepared = Monotonic::default();
         if let Some(stuck) = &mut self.stuck {
             stuck.again = Monotonic::default();
         }
@@ -115,7 +120,12 @@ pub(super) fn relieve(
             Some(_) => threshold::ahead(&fs.thresholds, &seen, fs.lead(&seen)),
             None => Need::default(),
         };
-        let need = crossed.max(ahead);
+        // After `seen` was measured, see there.
+        let announced = fs.announced(&seen);
+        fs.relief.said_unprepared &= announced.is_some();
+        let on_its_way = announced.as_ref().filter(|_| monotonic() >= fs.relief.unprepared);
+        let coming = on_its_way.map_or(Need::default(), |it| staging::need(&fs.thresholds, &seen, it.bytes));
+        let need = crossed.max(ahead).max(coming);
         if need.is_met() {
             return tried;
         }
@@ -128,7 +138,10 @@ pub(super) fn relieve(
         }
         let began = monotonic();
         let request = Request { need, trigger: Trigger::Pressure(level) };
-        let plan = decide::victims(fs.catalog.inventory(), &request, &fs.config.policy, wall());
+        let mut plan = decide::victims(fs.catalog.inventory(), &request, &fs.config.policy, wall());
+        if let Some(announced) = on_its_way.filter(|_| need != crossed.max(ahead)) {
+            staging::explain(&mut plan, announced);
+        }
         fs.shared.metrics.planned(monotonic().since(began));
         let round = carry_out(fs, &plan, Some(seen), &mut woken);
         let progress = round.outcomes.iter().any(|outcome| matches!(outcome.verdict, Verdict::Deleted(_)));
@@ -152,10 +165,27 @@ pub(super) fn relieve(
             }
             return tried;
         }
+        if missing.is_met() && ahead.is_met() && (hopeless || is_over) {
+            fs.relief.unprepared = Monotonic(monotonic().0 + TRY_AGAIN);
+            say_unprepared(fs, announced.as_ref(), &plan);
+            return tried;
+        }
         braking::follow(fs, &seen);
         fs.catch_up();
     }
     tried
+}
+
+/// Says that there will not be enough room for what is on its way: once for each.
+fn say_unprepared(fs: &mut Filesystem, announced: Option<&staging::Announced>, plan: &Plan) {
+    let Some(announced) = announced.filter(|_| !fs.shared.dry_run && !fs.relief.said_unprepared) else {
+        return;
+    };
+    fs.relief.said_unprepared = true;
+    tracing::warn!(
+        filesystem = fs.label.as_str(), %announced, missing = %plan.shortfall.bytes,
+        "nothing more may be deleted to make room for it; the thresholds will act when it is there"
+    );
 }
 
 /// Says that eviction cannot help: once per episode, not every round.

@@ -11,7 +11,9 @@ use crate::act::checkpoint_dir::Leftover;
 use crate::act::journal::{Intent, Journal, Outcome, Verdict};
 use crate::agent::braking::{Brakes, Braking};
 use crate::agent::clock::wall;
+use crate::agent::growth::Growths;
 use crate::agent::probing::Probing;
+use crate::agent::staging::Staging;
 use crate::agent::view::View;
 use crate::config::Config;
 use crate::decide::Transition;
@@ -29,6 +31,8 @@ pub(super) struct Shared {
     pub(super) metrics: Arc<Metrics>,
     pub(super) health: Arc<Health>,
     pub(super) probing: Option<Arc<Probing>>,
+    pub(super) staging: Arc<Staging>,
+    pub(super) growths: Arc<Growths>,
     pub(super) braking: Option<Arc<Braking>>,
     pub(super) brakes: Brakes,
     pub(super) view: View,
@@ -64,10 +68,16 @@ impl Shared {
         });
         let audit = Mutex::new(settings.map(|settings| AuditLog::open(settings, wall)));
         let (audit_failures, holdings) = (AtomicU64::new(0), Mutex::default());
-        let shared = Shared {
+        let (staging, growths) = (Arc::<Staging>::default(), Arc::<Growths>::default());
+        if let Some(probing) = &probing {
+            growths.start(probing.clone(), staging.clone());
+        }
+        Ok(Shared {
             metrics,
             health,
             probing,
+            staging,
+            growths,
             braking,
             brakes: Brakes::default(),
             view: View::default(),
@@ -76,8 +86,7 @@ impl Shared {
             audit,
             audit_failures,
             holdings,
-        };
-        Ok(shared)
+        })
     }
 
     /// What sees the writes.
@@ -153,6 +162,12 @@ impl Shared {
             self.metrics.lost(LostEvents::Ledger, lost.ledger_full);
             self.metrics.lost(LostEvents::RingBuffer, lost.wakes_dropped);
         }
+    }
+
+    /// Brings the gauges of what is being written, and of what is staged, up to date.
+    pub(super) fn publish_growth(&self) {
+        self.metrics.growth(&self.growths.now());
+        self.metrics.staged(self.staging.staged());
     }
 
     /// Brings the gauges of what lies on a filesystem up to date; `None` when it is no longer watched.

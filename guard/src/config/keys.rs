@@ -242,6 +242,15 @@ pub const KEYS: &[Key] = &[
         "",
     ),
     key(
+        "staging.ahead",
+        "bytes, a percentage, a list of them, `false`",
+        "\"25%\"",
+        "How much room at most is made ahead for archives that are on their way. An engine fills a directory of layout \
+         `staging` before it writes the archive, which will be about as large; so the room for it is made while there is \
+         time. `false`: staging directories are only watched.",
+        "no room is made ahead",
+    ),
+    key(
         "brake.mode",
         "`\"auto\"`, `\"lsm\"`, `\"fanotify\"`, `\"off\"`",
         "\"auto\"",

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::raw::{Raw, Value};
 use super::read::{self, Reader};
-use crate::model::Bytes;
+use crate::model::{Amount, Bytes, Signal};
 
 /// What a directory holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -142,6 +142,10 @@ pub struct AuditConfig {
     pub max_size: Bytes,
     /// Rotated files kept beside the current one.
     pub keep: u32,
+}
+
+pub(super) fn staging_ahead(reader: &mut Reader<'_>) -> Option<Amount> {
+    reader.value("staging.ahead", read::or_off(|raw| read::amount(raw, Signal::Available))).flatten()
 }
 
 /// xfs takes multiples of its blocks, which have at most 64 KiB.

@@ -8,12 +8,14 @@ pub mod census;
 #[cfg(test)]
 pub(crate) mod fixture;
 pub mod forecast;
+pub mod growth;
 #[cfg(test)]
 mod laws;
 pub mod lead;
 pub mod loss;
 pub mod pressure;
 pub mod protection;
+pub mod staging;
 pub mod threshold;
 
 mod chain;

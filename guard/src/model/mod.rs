@@ -4,6 +4,7 @@
 
 mod bytes;
 mod checkpoint;
+mod growth;
 mod identity;
 mod inventory;
 mod level;
@@ -16,6 +17,7 @@ mod reason;
 
 pub use bytes::{Bytes, ParseBytesError};
 pub use checkpoint::{Checkpoint, FileId, Holder, Kind, States};
+pub use growth::{Growth, KnownBy, NamespaceGrowth, WriterGrowth};
 pub use identity::{Certainty, Engine, Identity, Owner};
 pub use inventory::Inventory;
 pub use level::Level;

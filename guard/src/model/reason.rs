@@ -22,6 +22,13 @@ pub enum DeleteReason {
         /// What it frees.
         frees: Bytes,
     },
+    /// Room is made before it is needed.
+    Announced {
+        /// For what: a sentence.
+        why: Arc<str>,
+        /// Why this one.
+        reason: Box<DeleteReason>,
+    },
 }
 
 /// What put a checkpoint among the first in the order.
@@ -193,6 +200,7 @@ impl fmt::Display for DeleteReason {
             DeleteReason::Retention { limit, rule, age, frees } => {
                 write!(f, "{limit} ({rule}); {} old, frees {frees}", Coarse(*age))
             }
+            DeleteReason::Announced { why, reason } => write!(f, "{why}; {reason}"),
         }
     }
 }

@@ -179,6 +179,10 @@ fn paths(config: &Config, config_path: &Path) -> Vec<PathNeed> {
     for system in ["/proc", "/sys"] {
         need(system.into(), Access::Read);
     }
+    // Whose container a writer is: the names of the kubelet's logs say it.
+    for logs in ["/var/log/containers", "/var/log/pods"] {
+        need(logs.into(), Access::Read);
+    }
     if config.kubernetes.mode != KubernetesMode::Off {
         let service_account = "/var/run/secrets/kubernetes.io";
         let resolver =

@@ -116,7 +116,7 @@ pub struct Written {
 }
 
 /// Who wrote last.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Writer {
     /// Process id in the initial pid namespace; 0 when nobody has written since the file is known.
     pub pid: u32,

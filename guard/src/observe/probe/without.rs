@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use super::{Armed, Backend, Coverage, LedgerEntry, Lost, ProbeError, SelfTest, Slot, Wake, Written};
-use crate::model::{Bytes, FileId};
+use crate::model::{Bytes, FileId, Monotonic};
 
 /// The loaded eBPF program: never, in this build.
 #[derive(Debug)]
@@ -53,6 +53,10 @@ impl Probe {
     }
 
     pub fn forget(&self, _: FileId) -> Result<(), ProbeError> {
+        match self.0 {}
+    }
+
+    pub fn sweep(&self, _: &[LedgerEntry], _: Monotonic) -> Result<usize, ProbeError> {
         match self.0 {}
     }
 

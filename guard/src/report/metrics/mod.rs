@@ -10,6 +10,7 @@ mod deletions;
 mod document;
 mod families;
 mod filesystem;
+mod growth;
 mod labels;
 mod process;
 #[cfg(test)]
@@ -25,12 +26,13 @@ pub use families::{Family, FamilyKind, LabelKey};
 pub use filesystem::FilesystemState;
 pub use labels::{FailureCause, FilesystemLabel, LostEvents, RefusalCause, Wake};
 
-use crate::model::{Bytes, Trigger};
+use crate::model::{Bytes, Growth, Trigger};
 use agent::AgentFamilies;
 use checkpoints::CheckpointFamilies;
 use deletions::DeletionFamilies;
 use families::Families;
 use filesystem::FilesystemFamilies;
+use growth::GrowthFamilies;
 use process::ProcessFamilies;
 
 /// Every metric of one guard, in a registry of its own.
@@ -39,6 +41,7 @@ pub struct Metrics {
     families: Families,
     filesystems: FilesystemFamilies,
     checkpoints: CheckpointFamilies,
+    growth: GrowthFamilies,
     deletions: DeletionFamilies,
     agent: AgentFamilies,
     process: ProcessFamilies,
@@ -57,6 +60,7 @@ impl Metrics {
         Metrics {
             filesystems: FilesystemFamilies::declare(&mut families),
             checkpoints: CheckpointFamilies::declare(&mut families),
+            growth: GrowthFamilies::declare(&mut families),
             deletions: DeletionFamilies::declare(&mut families),
             agent: AgentFamilies::declare(&mut families),
             process: ProcessFamilies::declare(&mut families),
@@ -92,6 +96,16 @@ impl Metrics {
     /// disappear.
     pub fn checkpoints<'a>(&self, filesystems: impl IntoIterator<Item = &'a Holdings>) {
         self.checkpoints.set(filesystems);
+    }
+
+    /// How fast the checkpoints of each namespace grow. Those that are no longer among them disappear.
+    pub fn growth(&self, growth: &Growth) {
+        self.growth.set(growth);
+    }
+
+    /// What is new in the staging directories.
+    pub fn staged(&self, bytes: Bytes) {
+        self.growth.staged(bytes);
     }
 
     /// A deletion that was tried did not succeed.
@@ -186,6 +200,11 @@ impl FilesystemMetrics<'_> {
         self.metrics.filesystems.unencrypted(self.label, directories);
     }
 
+    /// So much is on its way to it.
+    pub fn announced(&self, bytes: Bytes) {
+        self.metrics.growth.announced(self.label, bytes);
+    }
+
     /// So many *more* bytes were written into its checkpoint directories.
     pub fn written(&self, bytes: Bytes) {
         self.metrics.filesystems.written(self.label, bytes);
@@ -215,6 +234,7 @@ impl FilesystemMetrics<'_> {
     pub fn forget(&self) {
         self.metrics.filesystems.forget(self.label);
         self.metrics.deletions.forget(self.label);
+        self.metrics.growth.forget(self.label);
         self.metrics.agent.forget(self.label);
     }
 }
