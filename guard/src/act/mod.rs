@@ -6,6 +6,7 @@
 
 pub mod checkpoint_dir;
 pub mod executor;
+pub mod extent_size;
 mod freeing;
 pub mod journal;
 pub mod pin;

@@ -61,6 +61,16 @@ pub const KEYS: &[Key] = &[
         "It may be missing and appear later; until then it is only watched for.",
         "",
     ),
+    key(
+        "directory[].extent-size",
+        "bytes (a multiple of 64 KiB), `false`",
+        "\"1MiB\"",
+        "xfs only. By itself xfs sets aside as much space again as a growing file has, until it is closed; the kubelet \
+         counts that as used. The guard sets this extent size hint (`xfs_io -c extsize`) on the directory, unless it \
+         has one already, so that files created in it take only what is written. `false`: the directory is left as it \
+         is, and the guard keeps 32 MiB more free while writers are fast. Not in directories of layout `staging`.",
+        "",
+    ),
     key("pressure.soft", LEVEL, "", "Reclaim after a grace period. `false` switches the level off.", ""),
     key(
         "pressure.soft.available",

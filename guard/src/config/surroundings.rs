@@ -38,6 +38,8 @@ pub struct DirectoryConfig {
     pub layout: Layout,
     /// It may be missing.
     pub optional: bool,
+    /// On xfs, files created here are given this extent size hint. `None`: the directory is left as it is.
+    pub extent_size: Option<Bytes>,
 }
 
 /// How writes are refused when nothing more may be deleted.
@@ -135,6 +137,18 @@ pub struct AuditConfig {
     pub keep: u32,
 }
 
+/// xfs takes multiples of its blocks, which have at most 64 KiB.
+fn extent_size(raw: &Raw) -> Result<Bytes, String> {
+    const STEP: Bytes = Bytes(64 << 10);
+    const MAX: Bytes = Bytes::gib(1);
+    match read::bytes(raw)? {
+        size if size >= STEP && size <= MAX && size.0 % STEP.0 == 0 => Ok(size),
+        size => Err(format!(
+            "{size} is not accepted; write a multiple of 64 KiB up to 1 GiB such as \"1MiB\", or false"
+        )),
+    }
+}
+
 pub(super) fn directories(reader: &mut Reader<'_>) -> Vec<DirectoryConfig> {
     const SCHEMA: &str = "directory[]";
     let layouts =
@@ -148,7 +162,12 @@ pub(super) fn directories(reader: &mut Reader<'_>) -> Vec<DirectoryConfig> {
         let path = reader.member(raw, (&key, SCHEMA, "path"), directory_path);
         let layout = reader.member(raw, (&key, SCHEMA, "layout"), read::one_of(&layouts));
         let optional = reader.member(raw, (&key, SCHEMA, "optional"), read::truth);
-        let (Some(path), Some(layout), Some(optional)) = (path, layout, optional) else { continue };
+        let extent_size = reader.member(raw, (&key, SCHEMA, "extent-size"), read::or_off(extent_size));
+        let (Some(path), Some(layout), Some(optional), Some(extent_size)) =
+            (path, layout, optional, extent_size)
+        else {
+            continue;
+        };
         if let Some((earlier, first)) = found
             .iter()
             .find(|(earlier, _)| earlier.path.starts_with(&path) || path.starts_with(&earlier.path))
@@ -161,7 +180,7 @@ pub(super) fn directories(reader: &mut Reader<'_>) -> Vec<DirectoryConfig> {
             );
             reader.problem(raw.get("path").unwrap_or(raw), &format!("{key}.path"), message);
         }
-        found.push((DirectoryConfig { path, layout, optional }, raw));
+        found.push((DirectoryConfig { path, layout, optional, extent_size }, raw));
     }
     let written_wrong = reader.written("directory").is_some_and(|raw| match &raw.value {
         Value::List(members) => !members.is_empty(),

@@ -9,6 +9,7 @@ mod fixture;
 pub mod forecast;
 #[cfg(test)]
 mod laws;
+pub mod lead;
 pub mod loss;
 pub mod pressure;
 pub mod protection;
@@ -24,6 +25,7 @@ mod share;
 
 pub use census::Census;
 pub use forecast::Forecast;
+pub use lead::Lead;
 pub use plan::{Request, plan};
 pub use pressure::{Pressure, Transition};
 pub use retention::retention;
