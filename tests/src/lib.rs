@@ -14,3 +14,4 @@ pub mod setting;
 pub mod storm;
 pub mod watching;
 pub mod ways;
+pub mod world;
