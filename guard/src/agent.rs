@@ -7,6 +7,7 @@
 pub mod clock;
 
 mod filesystem;
+mod memory;
 mod opener;
 mod priority;
 mod probing;
@@ -64,7 +65,10 @@ const STOP_LIMIT: Duration = Duration::from_secs(2);
 /// Only what makes protecting impossible from the start; afterwards every problem is reported and survived.
 pub fn run(options: Options, config: Config) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    memory::bound();
     let agent = Agent::new(options, config)?;
+    // Loading the probe took 10 MiB for reading BTF.
+    memory::give_back();
     let result = runtime.block_on(agent.run());
     // A blocked name look-up or accept must not hold up the end.
     runtime.shutdown_timeout(Duration::from_millis(100));

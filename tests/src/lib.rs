@@ -6,6 +6,7 @@ pub mod counting;
 pub mod crowd;
 pub mod daemon;
 pub mod exposition;
+pub mod footprint;
 pub mod http;
 pub mod loopfs;
 pub mod sampler;

@@ -551,7 +551,8 @@ impl Filesystem {
         if let Some(watcher) = self.watcher.as_ref().filter(|_| rest.hears_directory) {
             fds.push(PollFd::new(watcher.as_fd(), PollFlags::POLLIN));
         }
-        let millis = u16::try_from(rest.limit.as_millis()).unwrap_or(u16::MAX).max(1);
+        // Rounded up: whoever wakes a moment before a deadline wakes a second time for it.
+        let millis = u16::try_from(rest.limit.as_micros().div_ceil(1000)).unwrap_or(u16::MAX).max(1);
         // EINTR is a turn too many, no more.
         let _ = poll(&mut fds, PollTimeout::from(millis));
         let has_rung = |index: usize| fds.get(index).and_then(PollFd::any).unwrap_or(false);
