@@ -8,6 +8,7 @@ pub mod clock;
 
 mod filesystem;
 mod memory;
+mod naming;
 mod opener;
 mod priority;
 mod probing;

@@ -591,6 +591,7 @@ impl Guard {
             requested_by: None,
             dry_run: false,
             patience: None,
+            names_holders: false,
         };
         let round = execute(plan, self.catalog.inventory(), dirs, &mut context);
         let mut refused = 0;

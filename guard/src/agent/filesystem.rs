@@ -15,6 +15,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::act::checkpoint_dir::CheckpointDir;
 use crate::act::extent_size;
 use crate::agent::clock::{monotonic, wall};
+use crate::agent::naming::Naming;
 use crate::agent::probing::Watched;
 use crate::agent::reader::Reader;
 use crate::agent::shared::Shared;
@@ -86,6 +87,7 @@ pub(super) struct Filesystem {
     pub(super) pressure: Pressure,
     pub(super) forecast: Forecast,
     pub(super) relief: relief::State,
+    pub(super) naming: Naming,
     lead: Lead,
     watched: Option<Watched>,
     watcher: Option<Watcher>,
@@ -184,6 +186,7 @@ impl Filesystem {
             pressure: Pressure::new(),
             forecast: Forecast::new(),
             relief: relief::State::default(),
+            naming: Naming::default(),
             lead: Lead::default(),
             watched,
             watcher: watcher.ok(),

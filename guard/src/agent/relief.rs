@@ -10,9 +10,10 @@ use crate::act::journal::{Outcome, Verdict};
 use crate::act::refusal::Refused;
 use crate::agent::clock::{monotonic, wall};
 use crate::agent::filesystem::Filesystem;
+use crate::agent::naming::Held;
 use crate::agent::shared::{reaction, sentence};
 use crate::decide::{self, Request, protection, threshold};
-use crate::model::{Checkpoint, Level, Monotonic, Need, Observation, Plan, States, Trigger};
+use crate::model::{Checkpoint, Kind, Level, Monotonic, Need, Observation, Plan, States, Trigger};
 use crate::observe::filesystem::observe;
 use crate::report::metrics::{FailureCause, RefusalCause};
 
@@ -161,6 +162,17 @@ fn say_unreachable(fs: &mut Filesystem, level: Level, plan: &Plan, seen: &Observ
     );
     tracing::error!(filesystem = fs.label.as_str(), %level, available = %seen.available, "{reason}");
     fs.shared.record_unreachable(&fs.directory_names(), plan, &reason);
+    let held =
+        plan.spared.iter().map(|spared| &inventory.checkpoints[spared.index as usize]).filter(|checkpoint| {
+            checkpoint.kind == Kind::Archive
+                && checkpoint.states.intersects(States::IN_USE | States::BEING_WRITTEN)
+        });
+    let held = held.map(|checkpoint| Held {
+        directory: inventory.directory_of(checkpoint).to_owned(),
+        name: checkpoint.name.clone().into(),
+        file: checkpoint.file,
+    });
+    fs.naming.ask(&fs.shared, held.collect());
 }
 
 /// How many blockers a message names for each reason; the others it counts.
@@ -220,6 +232,7 @@ fn carry_out(
         requested_by: None,
         dry_run: fs.shared.dry_run,
         patience: None,
+        names_holders: false,
     };
     execute(plan, fs.catalog.inventory(), &fs.dirs, &mut context)
 }
@@ -262,6 +275,11 @@ fn take_in(fs: &mut Filesystem, plan: &Plan, round: &Round) {
             }
             Verdict::Refused(refused) => {
                 tracing::warn!(%checkpoint, %refused, "not deleted");
+                if let Refused::InUse { file, .. } = refused {
+                    let directory = fs.path_of(directory).to_owned();
+                    let held = Held { directory, name: name.clone().into(), file: *file };
+                    fs.naming.ask(&fs.shared, vec![held]);
+                }
                 match FailureOrRefusal::of(refused) {
                     FailureOrRefusal::Failure(cause) => fs.shared.metrics.deletion_failed(cause),
                     FailureOrRefusal::Refusal(cause) => fs.shared.metrics.deletion_refused(cause),
