@@ -2,11 +2,14 @@
 
 pub mod archives;
 pub mod checkpoints;
+pub mod clocks;
 pub mod counting;
 pub mod crowd;
 pub mod daemon;
 pub mod exposition;
+pub mod faults;
 pub mod footprint;
+pub mod fuse;
 pub mod http;
 pub mod loopfs;
 pub mod sampler;

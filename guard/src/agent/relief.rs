@@ -23,6 +23,9 @@ const PLANS_MAX: usize = 32;
 /// While a need cannot be met, it is tried again after this long even if nothing has changed: young checkpoints come
 /// of age, readers close what they had open.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
+/// While a need cannot be met, those whose deletion failed are tried again after this long, without waiting for a scan: each
+/// try of an undeletable one costs two lines in the log.
+const FORGIVE_AFTER: Duration = Duration::from_secs(10);
 /// Retention runs when a checkpoint is completed and when the configuration changes, and this often for `max-age`.
 const RETAIN_EVERY: Duration = Duration::from_secs(60);
 
@@ -44,6 +47,8 @@ struct Stuck {
     level: Level,
     missing: Need,
     again: Monotonic,
+    /// When those whose deletion failed are tried again.
+    forgive: Monotonic,
 }
 
 impl State {
@@ -73,6 +78,13 @@ impl State {
     /// What is missing and cannot be reclaimed.
     pub(super) fn unreclaimable(&self) -> Need {
         self.stuck.map(|stuck| stuck.missing).unwrap_or_default()
+    }
+
+    /// Whether it is time to try those again whose deletion failed; then not again for a while.
+    fn has_to_forgive(&mut self, now: Monotonic) -> bool {
+        let Some(stuck) = self.stuck.as_mut().filter(|stuck| now >= stuck.forgive) else { return false };
+        stuck.forgive = Monotonic(now.0 + FORGIVE_AFTER);
+        true
     }
 
     fn must_wait(&self, level: Level, now: Monotonic) -> bool {
@@ -109,6 +121,9 @@ pub(super) fn relieve(
         }
         if fs.relief.is_stuck() {
             fs.look_again();
+            if fs.relief.has_to_forgive(monotonic()) {
+                fs.catalog.forgive();
+            }
         }
         let began = monotonic();
         let request = Request { need, trigger: Trigger::Pressure(level) };
@@ -128,7 +143,9 @@ pub(super) fn relieve(
         let hopeless = plan.victims.is_empty() || (!progress && round.outcomes.is_empty());
         if !missing.is_met() && (hopeless || is_over) {
             let again = Monotonic(monotonic().0 + TRY_AGAIN);
-            fs.relief.stuck = Some(Stuck { level, missing: plan.shortfall.max(missing), again });
+            let forgive = Monotonic(monotonic().0 + FORGIVE_AFTER);
+            let forgive = fs.relief.stuck.map_or(forgive, |before| before.forgive);
+            fs.relief.stuck = Some(Stuck { level, missing: plan.shortfall.max(missing), again, forgive });
             if hopeless {
                 say_unreachable(fs, level, &plan, &seen);
             }
