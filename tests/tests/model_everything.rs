@@ -730,7 +730,7 @@ fn run(steps: u64) {
             let (taken, came) = (taken.into_inner(), came.into_inner().expect("nobody panics with it"));
             println!("{taken} steps: {came:?}");
             assert!(taken >= steps);
-            assert!(steps < 10_000 || came.least() >= steps / 2000, "too little happens: {came:?}");
+            assert!(steps < 10_000 || came.least() > 0, "too little happens: {came:?}");
         }
         Err(TestError::Fail(reason, ops)) => {
             panic!(

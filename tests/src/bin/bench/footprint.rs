@@ -81,7 +81,7 @@ fn settle(daemon: &Daemon) -> Result<()> {
     loop {
         std::thread::sleep(Duration::from_secs(2));
         let busy = Footprint::of(daemon.pid())?.busy;
-        if busy - before < Duration::from_millis(20) {
+        if busy.saturating_sub(before) < Duration::from_millis(20) {
             return Ok(());
         }
         before = busy;
@@ -90,7 +90,7 @@ fn settle(daemon: &Daemon) -> Result<()> {
 }
 
 fn tell(table: &mut Table, what: String, before: Footprint, after: Footprint, time: Duration) {
-    let share = (after.busy - before.busy).as_secs_f64() / time.as_secs_f64();
+    let share = after.busy.saturating_sub(before.busy).as_secs_f64() / time.as_secs_f64();
     let wakes = after.wakes.saturating_sub(before.wakes) as f64 / time.as_secs_f64();
     let mib = |bytes: Bytes| format!("{:.1} MiB", bytes.0 as f64 / f64::from(1 << 20));
     table.row([
