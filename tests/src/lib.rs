@@ -1,6 +1,7 @@
 //! What the tests on real kernels and filesystems share.
 
 pub mod archives;
+pub mod brake;
 pub mod checkpoints;
 pub mod clocks;
 pub mod counting;
@@ -9,7 +10,9 @@ pub mod daemon;
 pub mod exposition;
 pub mod faults;
 pub mod footprint;
+pub mod forged;
 pub mod fuse;
+pub mod hostile;
 pub mod http;
 pub mod loopfs;
 pub mod sampler;

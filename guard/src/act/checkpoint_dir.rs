@@ -22,6 +22,7 @@ mod commit;
 mod farewell;
 mod leftovers;
 mod pod;
+mod refused;
 mod walk;
 
 use std::ffi::{OsStr, OsString};

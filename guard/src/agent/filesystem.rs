@@ -14,6 +14,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::act::checkpoint_dir::CheckpointDir;
 use crate::act::extent_size;
+use crate::agent::braking::{self, FilesystemBrake};
 use crate::agent::clock::{monotonic, wall};
 use crate::agent::naming::Naming;
 use crate::agent::probing::Watched;
@@ -36,6 +37,8 @@ pub(super) enum Message {
     Add(DirectoryConfig, Box<CheckpointDir>),
     /// Another configuration is in force; its directories are the same.
     Configure(Arc<Config>),
+    /// Somebody asks about the brake, or wants it otherwise.
+    Brake(braking::Ask),
 }
 
 /// The handle that the rest of the agent has on a loop.
@@ -88,6 +91,7 @@ pub(super) struct Filesystem {
     pub(super) forecast: Forecast,
     pub(super) relief: relief::State,
     pub(super) naming: Naming,
+    pub(super) brake: FilesystemBrake,
     lead: Lead,
     watched: Option<Watched>,
     watcher: Option<Watcher>,
@@ -187,6 +191,7 @@ impl Filesystem {
             forecast: Forecast::new(),
             relief: relief::State::default(),
             naming: Naming::default(),
+            brake: FilesystemBrake::default(),
             lead: Lead::default(),
             watched,
             watcher: watcher.ok(),
@@ -202,6 +207,7 @@ impl Filesystem {
             began: now,
             is_acquainted: false,
         };
+        this.shared.brakes.enter(&this.label, messages.clone(), bell.clone());
         let thread = std::thread::Builder::new().name(format!("fs-{name}")).spawn(move || {
             super::priority::raise();
             this.shared.metrics.filesystem(&this.label).begin();
@@ -225,6 +231,8 @@ impl Filesystem {
             self.shared.health.beat(&self.label, monotonic());
             woken_by = self.wait(rest);
         }
+        braking::end(self);
+        self.shared.brakes.leave(&self.label);
         self.shared.health.forget(&self.label);
         self.shared.metrics.filesystem(&self.label).forget();
         self.shared.publish_holdings(&self.label, None);
@@ -241,6 +249,7 @@ impl Filesystem {
         if let Some(after) = relief::relieve(self, seen, woken) {
             seen = after;
         }
+        braking::follow(self, &seen);
         relief::retain(self);
         if let Some(watched) = &self.watched {
             watched.arm(self.headroom(&seen).saturating_sub(self.lead(&seen)), monotonic());
@@ -283,6 +292,21 @@ impl Filesystem {
         }
     }
 
+    /// Whether checkpoints of the directory at `index` have directories of their own; `None` where no checkpoints lie.
+    pub(super) fn holds_nested(&self, index: usize) -> Option<bool> {
+        self.directories[index].holds().map(|holds| holds == Holds::PodCheckpoints)
+    }
+
+    /// What was available at the last look.
+    pub(super) fn available_lately(&self) -> Bytes {
+        self.available.unwrap_or_default()
+    }
+
+    /// Lets the gauges follow at the end of this turn.
+    pub(super) fn due_publish(&mut self) {
+        self.due.publish = monotonic();
+    }
+
     /// The directory by which the filesystem is measured.
     pub(super) fn measured(&self) -> usize {
         self.directories.iter().position(|it| !it.gone).unwrap_or(0)
@@ -316,6 +340,7 @@ impl Filesystem {
         while let Ok(message) = self.inbox.try_recv() {
             match message {
                 Message::Add(config, dir) => self.add(config, *dir),
+                Message::Brake(ask) => braking::obey(self, ask),
                 Message::Configure(config) => {
                     self.config = config;
                     self.capacity = None;
@@ -374,6 +399,7 @@ impl Filesystem {
             gone: false,
         });
         self.dirs.push(dir);
+        braking::add(self, usize::from(index));
         self.scan(usize::from(index));
         self.shared.health.scanned(&path);
         self.due.publish = monotonic();
@@ -507,6 +533,7 @@ impl Filesystem {
         if let Some(watched) = &self.watched {
             watched.remove(self.dirs[index].as_fd());
         }
+        braking::let_go(self, index);
         self.directories[index].fd = None;
         self.catalog.forget_directory(index as u16);
         self.relief.catalog_changed();
@@ -530,8 +557,12 @@ impl Filesystem {
 
     /// How long nothing can go wrong unseen.
     fn rest(&self, seen: &Observation, now: Monotonic) -> Rest {
-        let deadlines =
-            [self.pressure.next_deadline(&self.thresholds), self.relief.deadline(), Some(self.due.place)];
+        let deadlines = [
+            self.pressure.next_deadline(&self.thresholds),
+            self.relief.deadline(),
+            self.brake.deadline(self),
+            Some(self.due.place),
+        ];
         let limit = deadlines.into_iter().flatten().map(|deadline| deadline.since(now)).min();
         let longest = if self.closing.is_empty() { SLEEP_MAX } else { SLEEP_MIN };
         let limit = limit.unwrap_or(SLEEP_MAX).clamp(SLEEP_MIN, longest);
@@ -586,8 +617,10 @@ impl Filesystem {
                 self.forecast.until(Bytes(until), now)
             }),
             unreclaimable: self.relief.unreclaimable(),
-            brake: false,
+            brake: self.brake.is_engaged(),
         });
+        let sizes = self.catalog.inventory().checkpoints.iter().map(|checkpoint| checkpoint.allocated);
+        self.brake.learn_largest(sizes.max().unwrap_or_default());
         self.shared.publish_holdings(&self.label, Some(self.catalog.inventory()));
         self.shared.publish_losses();
     }

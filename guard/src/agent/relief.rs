@@ -8,10 +8,12 @@ use std::time::Duration;
 use crate::act::executor::{Context, Ended, Round, execute};
 use crate::act::journal::{Outcome, Verdict};
 use crate::act::refusal::Refused;
+use crate::agent::braking;
 use crate::agent::clock::{monotonic, wall};
 use crate::agent::filesystem::Filesystem;
 use crate::agent::naming::Held;
 use crate::agent::shared::{reaction, sentence};
+use crate::decide::brake::Reclaim;
 use crate::decide::{self, Request, protection, threshold};
 use crate::model::{Checkpoint, Kind, Level, Monotonic, Need, Observation, Plan, States, Trigger};
 use crate::observe::filesystem::observe;
@@ -36,6 +38,8 @@ pub(super) struct State {
     stuck: Option<Stuck>,
     /// It has been said, in this episode, that the need cannot be met.
     said: bool,
+    /// The last round deleted, and left less than before.
+    outrun: bool,
     /// The catalog or the configuration is not what it was when retention was last decided.
     retain: bool,
     retain_due: Monotonic,
@@ -45,6 +49,8 @@ pub(super) struct State {
 #[derive(Clone, Copy, Debug)]
 struct Stuck {
     level: Level,
+    /// Nothing more may be deleted; else the round was broken off.
+    hopeless: bool,
     missing: Need,
     again: Monotonic,
     /// When those whose deletion failed are tried again.
@@ -68,6 +74,15 @@ impl State {
     /// Whether a need is waiting for something to change.
     pub(super) fn is_stuck(&self) -> bool {
         self.stuck.is_some()
+    }
+
+    /// What deleting has come to at critical.
+    pub(super) fn reclaim(&self) -> Reclaim {
+        match self.stuck {
+            Some(Stuck { level: Level::Critical, hopeless: true, .. }) => Reclaim::Helpless,
+            _ if self.outrun => Reclaim::Outrun,
+            _ => Reclaim::Works,
+        }
     }
 
     /// When to try again what could not be done.
@@ -105,6 +120,7 @@ pub(super) fn relieve(
         if crossed.is_met() {
             fs.relief.stuck = None;
             fs.relief.said = false;
+            fs.relief.outrun = false;
         }
         // Ahead only when a wake tells that somebody is writing right now.
         let ahead = match woken {
@@ -127,12 +143,13 @@ pub(super) fn relieve(
         }
         let began = monotonic();
         let request = Request { need, trigger: Trigger::Pressure(level) };
-        let plan = decide::plan(fs.catalog.inventory(), &request, &fs.config.policy, wall());
+        let plan = decide::victims(fs.catalog.inventory(), &request, &fs.config.policy, wall());
         fs.shared.metrics.planned(monotonic().since(began));
         let round = carry_out(fs, &plan, Some(seen), &mut woken);
         let progress = round.outcomes.iter().any(|outcome| matches!(outcome.verdict, Verdict::Deleted(_)));
         take_in(fs, &plan, &round);
         if let Some(after) = round.seen {
+            fs.relief.outrun = progress && after.available < seen.available;
             seen = after;
             tried = Some(after);
             fs.note(&after);
@@ -143,31 +160,36 @@ pub(super) fn relieve(
         let hopeless = plan.victims.is_empty() || (!progress && round.outcomes.is_empty());
         if !missing.is_met() && (hopeless || is_over) {
             let again = Monotonic(monotonic().0 + TRY_AGAIN);
+            let missing = plan.shortfall.max(missing);
             let forgive = Monotonic(monotonic().0 + FORGIVE_AFTER);
             let forgive = fs.relief.stuck.map_or(forgive, |before| before.forgive);
-            fs.relief.stuck = Some(Stuck { level, missing: plan.shortfall.max(missing), again, forgive });
+            let hopeless_now = hopeless && !is_over;
+            fs.relief.stuck = Some(Stuck { level, hopeless: hopeless_now, missing, again, forgive });
             if hopeless {
-                say_unreachable(fs, level, &plan, &seen);
+                say_unreachable(fs, level, &request, &seen);
             }
             return tried;
         }
+        braking::follow(fs, &seen);
         fs.catch_up();
     }
     tried
 }
 
 /// Says that eviction cannot help: once per episode, not every round.
-fn say_unreachable(fs: &mut Filesystem, level: Level, plan: &Plan, seen: &Observation) {
+fn say_unreachable(fs: &mut Filesystem, level: Level, request: &Request, seen: &Observation) {
     // Content that is still being read may turn out to be evictable: not yet hopeless.
     if fs.relief.said || fs.catalog.has_unread() {
         return;
     }
     fs.relief.said = true;
     let inventory = fs.catalog.inventory();
+    // The same plan once more, with the reason of each that stays.
+    let plan = &decide::plan(inventory, request, &fs.config.policy, wall());
     let mut blockers: BTreeMap<String, Vec<_>> = BTreeMap::new();
     for spared in &plan.spared {
         let checkpoint = &inventory.checkpoints[spared.index as usize];
-        blockers.entry(spared.reason.to_string()).or_default().push(checkpoint);
+        blockers.entry(spared.reason.of_many()).or_default().push(checkpoint);
     }
     let spared: Vec<_> = blockers.iter_mut().map(|(reason, those)| sentence_of(reason, those)).collect();
     let foreign = inventory.foreign;

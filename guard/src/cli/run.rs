@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::act::checkpoint_dir::CheckpointDir;
 use crate::agent::{self, Options};
 use crate::cli::{Common, Misconfigured};
-use crate::config::{ASSUMED_WRITE_SPEED, BrakeMode, Config, ConfigFile, KubernetesMode, ProbeMode};
+use crate::config::{ASSUMED_WRITE_SPEED, Config, ConfigFile, KubernetesMode, ProbeMode};
 use crate::model::Observation;
 use crate::observe::filesystem::observe;
 use crate::report::logging;
@@ -52,9 +52,6 @@ fn refuse_what_is_not_built(config: &Config) -> anyhow::Result<()> {
         let message = format!("{key}: this version has none of that; write {accepted}");
         Err(Misconfigured::new(message).into())
     };
-    if matches!(config.brake, BrakeMode::Lsm | BrakeMode::Fanotify) {
-        return refuse("brake.mode", "\"auto\" or \"off\": writes are not refused yet");
-    }
     if matches!(config.probe, ProbeMode::Fexit | ProbeMode::Kprobe) {
         return refuse("probe.mode", "\"auto\", \"raw-tracepoint\" or \"off\"");
     }
@@ -71,6 +68,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 /// is stuck, a server that is gone) must not keep the others from being protected.
 fn filesystems(config: &Config) -> Vec<Observation> {
     let (outbox, inbox) = std::sync::mpsc::channel();
+    let mut lookers = Vec::new();
     for directory in &config.directories {
         let (outbox, path) = (outbox.clone(), directory.path.clone());
         let look = move || {
@@ -79,24 +77,32 @@ fn filesystems(config: &Config) -> Vec<Observation> {
                 let _ = outbox.send(seen);
             }
         };
-        if let Err(error) = std::thread::Builder::new().name("look".to_owned()).spawn(look) {
-            tracing::warn!(directory = %directory.path.display(), %error, "its thresholds are not compared with the kubelet's");
+        match std::thread::Builder::new().name("look".to_owned()).spawn(look) {
+            Ok(looker) => lookers.push(looker),
+            Err(error) => tracing::warn!(directory = %directory.path.display(), %error,
+                "its thresholds are not compared with the kubelet's"),
         }
     }
     drop(outbox);
     let mut seen = Vec::new();
-    loop {
+    let answer = loop {
         match inbox.recv_timeout(ANSWER_LIMIT) {
             Ok(one) => seen.push(one),
-            Err(RecvTimeoutError::Disconnected) => return seen,
-            Err(RecvTimeoutError::Timeout) => {
-                tracing::warn!(
-                    "a directory's filesystem does not answer; its thresholds are not compared with the kubelet's"
-                );
-                return seen;
-            }
+            Err(answer) => break answer,
         }
+    };
+    let all_done = answer == RecvTimeoutError::Disconnected;
+    if !all_done {
+        tracing::warn!(
+            "a directory's filesystem does not answer; its thresholds are not compared with the kubelet's"
+        );
     }
+    // What comes next wants this thread to be the only one; who hangs never gets to do anything again.
+    for looker in lookers.into_iter().filter(|looker| all_done || looker.is_finished()) {
+        // It panics only by a bug, which has been printed by then.
+        let _ = looker.join();
+    }
+    seen
 }
 
 /// Thresholds that act later than the kubelet's protect nothing: the node would be degraded first.

@@ -126,6 +126,13 @@ pub struct MetricsConfig {
     pub listen: Option<SocketAddr>,
 }
 
+/// `[socket]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SocketConfig {
+    /// `None`: there is none, and `top` has nobody to ask.
+    pub path: Option<PathBuf>,
+}
+
 /// `[audit]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditConfig {
@@ -147,6 +154,33 @@ fn extent_size(raw: &Raw) -> Result<Bytes, String> {
             "{size} is not accepted; write a multiple of 64 KiB up to 1 GiB such as \"1MiB\", or false"
         )),
     }
+}
+
+/// Whether the daemon limits itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SandboxMode {
+    /// As far as the kernel can.
+    Auto,
+    /// Not at all.
+    Off,
+}
+
+/// Below which paths Landlock lets checkpoints be read and deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SandboxReach {
+    /// The parents of the configured directories: one may appear, be replaced or be mounted over later.
+    Parents,
+    /// The directories as they are at the start. Whatever takes the place of one needs a restart.
+    Directories,
+}
+
+/// `[sandbox]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SandboxConfig {
+    /// Whether there is one.
+    pub mode: SandboxMode,
+    /// How far it reaches.
+    pub reach: SandboxReach,
 }
 
 pub(super) fn directories(reader: &mut Reader<'_>) -> Vec<DirectoryConfig> {
@@ -240,6 +274,30 @@ pub(super) fn kubernetes(reader: &mut Reader<'_>) -> KubernetesConfig {
 
 pub(super) fn metrics(reader: &mut Reader<'_>) -> MetricsConfig {
     MetricsConfig { listen: reader.value("metrics.listen", read::or_off(read::address)).flatten() }
+}
+
+pub(super) fn socket(reader: &mut Reader<'_>) -> SocketConfig {
+    // `sun_path` in unix(7), with the zero at its end.
+    const PATH_MAX: usize = 107;
+    let path = |raw: &Raw| match read::absolute_path(raw)? {
+        path if path.as_os_str().len() > PATH_MAX => {
+            Err(format!("the path is longer than the {PATH_MAX} bytes that a unix socket may have"))
+        }
+        path if path.file_name().is_none() => {
+            Err(format!("{path:?} names no file; write for example \"/run/checkpoint-guard/guard.sock\""))
+        }
+        path => Ok(path),
+    };
+    SocketConfig { path: reader.value("socket.path", read::or_off(path)).flatten() }
+}
+
+pub(super) fn sandbox(reader: &mut Reader<'_>) -> SandboxConfig {
+    let modes = [("auto", SandboxMode::Auto), ("off", SandboxMode::Off)];
+    let reaches = [("parents", SandboxReach::Parents), ("directories", SandboxReach::Directories)];
+    SandboxConfig {
+        mode: reader.value("sandbox.mode", read::one_of(&modes)).unwrap_or(SandboxMode::Auto),
+        reach: reader.value("sandbox.reach", read::one_of(&reaches)).unwrap_or(SandboxReach::Parents),
+    }
 }
 
 pub(super) fn audit(reader: &mut Reader<'_>) -> AuditConfig {
