@@ -10,6 +10,8 @@ mod answers;
 mod braking;
 mod filesystem;
 mod growth;
+mod memory;
+mod naming;
 mod opener;
 pub(crate) mod priority;
 mod probing;
@@ -74,7 +76,10 @@ pub fn run(options: Options, config: Config) -> anyhow::Result<()> {
     sandbox::start_brake(&config);
     let sandbox = sandbox::enter(&config, &options.config_path);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    memory::bound();
     let agent = Agent::new(options, config, sandbox)?;
+    // Loading the probe took 10 MiB for reading BTF.
+    memory::give_back();
     let result = runtime.block_on(agent.run());
     // A blocked name look-up or accept must not hold up the end.
     runtime.shutdown_timeout(Duration::from_millis(100));

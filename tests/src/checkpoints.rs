@@ -172,6 +172,7 @@ impl<'a> Carrier<'a> {
             requested_by: None,
             dry_run: self.dry_run,
             patience: self.patience,
+            names_holders: true,
         };
         execute(self.plan, self.inventory, &[self.dir], &mut context)
     }

@@ -79,6 +79,11 @@ impl Daemon {
         }
     }
 
+    /// Its process id.
+    pub fn pid(&self) -> i32 {
+        self.child.id().cast_signed()
+    }
+
     /// Where it serves HTTP.
     pub fn http(&self) -> SocketAddr {
         self.http

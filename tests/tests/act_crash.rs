@@ -21,11 +21,18 @@ const IN_POD: [&str; 4] =
 
 struct Node {
     mount: LoopMount,
+    /// How often the archive's name stands in it.
+    times: usize,
 }
 
 impl Node {
     fn new(filesystem: Filesystem) -> Node {
-        let node = Node { mount: LoopMount::new(filesystem, Bytes::mib(128)) };
+        // On xfs large enough to go by its second name; and xfs is never smaller than 300 MiB.
+        let (size, times) = match filesystem {
+            Filesystem::Xfs => (Bytes::mib(320), 110_000),
+            _ => (Bytes::mib(128), 1000),
+        };
+        let node = Node { mount: LoopMount::new(filesystem, size), times };
         fs::create_dir(node.directory()).unwrap();
         fs::write(node.path(PINNED), PINNED.repeat(100)).unwrap();
         fs::write(node.path(&format!("{PINNED}.keep")), "").unwrap();
@@ -47,7 +54,7 @@ impl Node {
     /// What the guard is to delete.
     fn fill(&self) {
         if !self.path(ARCHIVE).exists() {
-            fs::write(self.path(ARCHIVE), ARCHIVE.repeat(1000)).unwrap();
+            fs::write(self.path(ARCHIVE), ARCHIVE.repeat(self.times)).unwrap();
         }
         if !self.path(POD).exists() {
             // Under another name first: a checkpoint is there whole or not at all.
@@ -105,7 +112,7 @@ impl Node {
         };
         whole(&self.path(PINNED), PINNED, 100);
         if self.path(ARCHIVE).exists() {
-            whole(&self.path(ARCHIVE), ARCHIVE, 1000);
+            whole(&self.path(ARCHIVE), ARCHIVE, self.times);
         }
         if self.path(POD).exists() {
             for file in IN_POD {
@@ -156,7 +163,7 @@ fn of_phase<'e>(entries: &'e [Entry], phase: &'static str) -> impl Iterator<Item
 
 #[test]
 fn killed_at_any_system_call_a_reclaim_is_before_or_after_and_the_next_start_finishes_it() {
-    for filesystem in [Filesystem::Tmpfs, Filesystem::Ext4] {
+    for filesystem in [Filesystem::Tmpfs, Filesystem::Ext4, Filesystem::Xfs] {
         let node = Node::new(filesystem);
         let mut stops = 0;
         loop {

@@ -1,7 +1,7 @@
 //! Attackers rename, replace, link, pin, open and rewrite entries while they are being deleted. What must never
 //! happen is checked from outside, by inode: a file that was pinned, open, replaced, or none of the plan's is gone.
 //!
-//! Three seconds per filesystem; `CHECKPOINT_GUARD_RACE_SECONDS=120` for minutes.
+//! Two seconds per filesystem; `CHECKPOINT_GUARD_RACE_SECONDS=120` for minutes, `cargo xtask test --soak` for one each.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -24,7 +24,7 @@ const LEN: usize = 40_000;
 
 fn duration() -> Duration {
     let seconds = std::env::var("CHECKPOINT_GUARD_RACE_SECONDS").ok().and_then(|text| text.parse().ok());
-    Duration::from_secs(seconds.unwrap_or(3))
+    Duration::from_secs(seconds.unwrap_or(2))
 }
 
 /// Runs `attack` again and again beside `defend`, which deletes and checks, until the time is over.
@@ -260,6 +260,19 @@ fn what_is_written_to_or_linked_meanwhile_stays() {
             drop(file);
             breathe();
         };
+        // Through a descriptor that was opened long before.
+        let rewrite = |turn: u64| {
+            let Ok(file) = File::options().read(true).write(true).open(&victim) else { return };
+            std::thread::sleep(Duration::from_micros(turn.wrapping_mul(7919) % 2000));
+            let before = file.metadata().unwrap();
+            std::os::unix::fs::FileExt::write_all_at(&file, &[1; 10], turn % 1000).unwrap();
+            let after = file.metadata().unwrap();
+            assert!(before.nlink() == 0 || after.nlink() > 0, "deleted while it was open for writing");
+            assert!(after.len() >= LEN as u64, "cut short while it was open for writing");
+            drop(file);
+            breathe();
+            breathe();
+        };
         let hard_link = |_| {
             let _ = fs::hard_link(&victim, &link);
             if let Ok(metadata) = fs::metadata(&link) {
@@ -270,7 +283,7 @@ fn what_is_written_to_or_linked_meanwhile_stays() {
             breathe();
         };
         let (mut deleted, mut spared) = (0, 0);
-        race(&[&write, &hard_link], |turn| {
+        race(&[&write, &rewrite, &hard_link], |turn| {
             if !victim.exists() {
                 arena.write("a.tar", 1);
             }
@@ -293,32 +306,96 @@ fn what_is_written_to_or_linked_meanwhile_stays() {
 fn nothing_outside_is_reached_through_a_directory_that_is_swapped_for_a_link() {
     on_every_filesystem(|arena| {
         let decoy = arena.path.with_file_name("decoy");
-        fs::create_dir(&decoy).unwrap();
-        fs::write(decoy.join("a.tar"), [4; LEN]).unwrap();
-        let precious = Witness::of(&decoy.join("a.tar")).unwrap();
-        let (link, away) = (arena.outside("swap"), arena.path.clone());
+        let link = arena.outside("swap");
         symlink(&decoy, &link).unwrap();
-        let swap = |_| _ = renameat2(AT_FDCWD, &link, AT_FDCWD, &away, RenameFlags::RENAME_EXCHANGE);
-        let (mut deleted, mut refused) = (0, 0);
-        // By descriptor, because the path is the attacker's.
+        check_swapped(arena, &decoy, &link);
+    });
+}
+
+#[test]
+fn nothing_in_another_directory_is_deleted_that_takes_its_place() {
+    on_every_filesystem(|arena| {
+        let decoy = arena.path.with_file_name("decoy");
+        check_swapped(arena, &decoy, &decoy);
+    });
+}
+
+/// Exchanges the directory for `other`, which is or leads to `decoy`, a directory with the same names in it.
+fn check_swapped(arena: &Arena, decoy: &Path, other: &Path) {
+    fs::create_dir(decoy).unwrap();
+    fs::write(decoy.join("a.tar"), [4; LEN]).unwrap();
+    let precious = Witness::of(&decoy.join("a.tar")).unwrap();
+    let away = arena.path.clone();
+    let swap = |_| _ = renameat2(AT_FDCWD, other, AT_FDCWD, &away, RenameFlags::RENAME_EXCHANGE);
+    let (mut deleted, mut refused) = (0, 0);
+    // By descriptor, because the path is the attacker's.
+    let real =
+        format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(&arena.dir)));
+    let real = Path::new(&real);
+    race(&[&swap], |turn| {
+        if !real.join("a.tar").exists() {
+            fs::write(real.join("a.tar"), [1; LEN]).unwrap();
+        }
+        let planned = checkpoint_at(&real.join("a.tar"));
+        match arena.dir.remove(&Expected::from(&planned), turn) {
+            Ok(_) => deleted += 1,
+            Err(_) => refused += 1,
+        }
+        assert_eq!(precious.links(), 1);
+    });
+    println!("{deleted} deleted, {refused} refused");
+    assert!(deleted > 0 && refused > 0, "no race: {deleted} deleted, {refused} refused");
+}
+
+#[test]
+fn nothing_is_deleted_that_is_mounted_over_an_entry_or_over_the_directory() {
+    use nix::mount::{MntFlags, MsFlags, mount, umount2};
+    on_every_filesystem(|arena| {
+        let victim = arena.path.join("a.tar");
+        let (decoy, precious) = (arena.outside("decoy"), arena.outside("decoy/a.tar"));
+        fs::create_dir(&decoy).unwrap();
+        fs::write(&precious, [4; LEN]).unwrap();
+        let witness = Witness::of(&precious).unwrap();
+        let bind = |from: &Path, onto: &Path| {
+            if mount(Some(from), onto, None::<&str>, MsFlags::MS_BIND, None::<&str>).is_ok() {
+                breathe();
+                let _ = umount2(onto, MntFlags::MNT_DETACH);
+            }
+            breathe();
+            breathe();
+        };
+        let over_the_entry = |_| bind(&precious, &victim);
+        let over_the_directory = |_| bind(&decoy, &arena.path);
+        // By descriptor, because what the path leads to is the attacker's.
         let real = format!(
             "/proc/self/fd/{}",
             std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(&arena.dir))
         );
-        let real = Path::new(&real);
-        race(&[&swap], |turn| {
-            if !real.join("a.tar").exists() {
-                fs::write(real.join("a.tar"), [1; LEN]).unwrap();
+        let real = Path::new(&real).join("a.tar");
+        let (mut deleted, mut refused) = (0, 0);
+        race(&[&over_the_entry, &over_the_directory], |turn| {
+            if !real.exists() {
+                fs::write(&real, [1; LEN]).unwrap();
             }
-            let planned = checkpoint_at(&real.join("a.tar"));
+            let planned = checkpoint_at(&real);
             match arena.dir.remove(&Expected::from(&planned), turn) {
-                Ok(_) => deleted += 1,
-                Err(_) => refused += 1,
+                Ok(_) => {
+                    assert_ne!(planned.file.ino, witness.inode(), "what is mounted over it was deleted");
+                    deleted += 1;
+                }
+                Err(_) => {
+                    refused += 1;
+                    breathe();
+                }
             }
-            assert_eq!(precious.links(), 1);
+            assert_eq!(witness.links(), 1);
         });
+        // Whatever a loop that was ended in the middle of its attack has left.
+        while umount2(&arena.path, MntFlags::MNT_DETACH).is_ok() {}
+        while umount2(&victim, MntFlags::MNT_DETACH).is_ok() {}
         println!("{deleted} deleted, {refused} refused");
         assert!(deleted > 0 && refused > 0, "no race: {deleted} deleted, {refused} refused");
+        assert!(fs::read(&precious).unwrap() == [4; LEN]);
     });
 }
 
@@ -388,4 +465,102 @@ fn checkpoint_at_directory(root: &Path) -> guard::model::Checkpoint {
     checkpoint.name = root.file_name().unwrap().into();
     checkpoint.file = guard::model::FileId { dev: metadata.dev(), ino: metadata.ino() };
     checkpoint
+}
+
+/// Large enough that xfs frees it by truncating it.
+const LARGE: u64 = 5 << 20;
+
+#[test]
+fn a_large_one_is_never_cut_short_for_whoever_got_hold_of_it_in_whatever_way() {
+    use std::os::fd::AsRawFd;
+    let arena = Arena::new(Filesystem::Xfs);
+    let victim = arena.path.join("a.tar");
+    let check = |file: &File, how: &str| {
+        let mut page = [0; 4096];
+        let len = file.metadata().unwrap().len();
+        assert_eq!(len, LARGE, "{how}");
+        for at in [0, LARGE / 2, LARGE - 4096] {
+            std::os::unix::fs::FileExt::read_exact_at(file, &mut page, at).unwrap();
+            assert_eq!(page, [1; 4096], "{how}");
+        }
+    };
+    let (by_name, by_handle, by_link) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let pause = |turn: u64| std::thread::sleep(Duration::from_micros(turn.wrapping_mul(7919) % 3000));
+    let open = |turn: u64| {
+        if let Ok(file) = File::open(&victim) {
+            check(&file, "opened by its name");
+            by_name.fetch_add(1, Ordering::Relaxed);
+        }
+        pause(turn);
+    };
+    // As container runtimes do: a handle first, what it leads to later.
+    let reopen = |turn: u64| {
+        if let Some(Witness(handle)) = Witness::of(&victim) {
+            pause(turn);
+            if let Ok(file) = File::open(format!("/proc/self/fd/{}", handle.as_raw_fd())) {
+                check(&file, "reopened by a handle");
+                by_handle.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        pause(turn + 1);
+    };
+    let link = arena.outside("link");
+    let relink = |turn: u64| {
+        if let Some(Witness(handle)) = Witness::of(&victim) {
+            pause(turn);
+            let path = format!("/proc/self/fd/{}", handle.as_raw_fd());
+            let flags = nix::fcntl::AtFlags::AT_SYMLINK_FOLLOW;
+            if nix::unistd::linkat(AT_FDCWD, &*path, AT_FDCWD, &link, flags).is_ok() {
+                drop(handle);
+                check(&File::open(&link).unwrap(), "linked by a handle");
+                remove_link(&link);
+                by_link.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        pause(turn + 2);
+    };
+    let (mut proved, mut doubted, mut refused) = (0, 0, 0);
+    race(&[&open, &reopen, &relink], |turn| {
+        if !victim.exists() {
+            let fresh = arena.outside("fresh");
+            fs::write(&fresh, vec![1; LARGE as usize]).unwrap();
+            fs::rename(fresh, &victim).unwrap();
+        }
+        pause(turn);
+        let planned = checkpoint_at(&victim);
+        match arena.dir.unlink(&Expected::from(&planned), turn) {
+            Ok(unlinked) => {
+                if unlinked.is_unreachable() {
+                    proved += 1
+                } else {
+                    doubted += 1
+                }
+                unlinked.free();
+            }
+            Err(Refused::Failed { call, errno }) => panic!("{call}: {errno}"),
+            Err(_) => refused += 1,
+        }
+    });
+    println!(
+        "{proved} truncated, {doubted} closed, {refused} refused; opened {by_name:?} {by_handle:?} {by_link:?} times"
+    );
+    assert!(proved > 0 && doubted > 0, "no race: {proved} proved, {doubted} doubted, {refused} refused");
+}
+
+#[test]
+fn that_nobody_can_get_at_a_large_one_is_known_and_that_somebody_can_as_well() {
+    use std::os::fd::AsRawFd;
+    let arena = Arena::new(Filesystem::Xfs);
+    let path = arena.path.join("a.tar");
+    for has_handle in [false, true] {
+        fs::write(&path, vec![1; LARGE as usize]).unwrap();
+        let handle = has_handle.then(|| Witness::of(&path).unwrap());
+        let unlinked = arena.dir.unlink(&Expected::from(&checkpoint_at(&path)), 1).unwrap();
+        assert_eq!(unlinked.is_unreachable(), !has_handle);
+        unlinked.free();
+        if let Some(Witness(handle)) = handle {
+            let content = fs::read(format!("/proc/self/fd/{}", handle.as_raw_fd())).unwrap();
+            assert!(content == vec![1; LARGE as usize], "{} bytes are left", content.len());
+        }
+    }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 const LATER: [(u32, &str); 4] = [
     (11, "the API server: with the cluster part"),
     (12, "the Event: with the cluster part"),
-    (42, "with the cluster part"),
+    (42, "the Events: with the cluster part"),
     (51, "the Event: with the cluster part"),
 ];
 /// So many columns has a row, the tests among them.

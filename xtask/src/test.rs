@@ -18,7 +18,8 @@ pub(crate) struct Options {
     /// Without the tests that boot a kernel of their own (`vm_…`).
     #[arg(long)]
     skip_vm: bool,
-    /// With the tests that take many minutes (those marked `#[ignore]`).
+    /// With the tests that take many minutes (those marked `#[ignore]`: a million steps of the model, the soak), and with a
+    /// minute for each race.
     #[arg(long)]
     soak: bool,
 }
@@ -42,11 +43,19 @@ pub(crate) fn run(options: Options, root: &Path) -> Result<()> {
     let alone: Vec<_> = harness.iter().cloned().chain(["--test-threads=1".to_owned()]).collect();
     report.tests(
         "tests on this machine",
-        cargo(root, &["test", "--package", "tests", "--test", "*"]),
+        races(cargo(root, &["test", "--package", "tests", "--test", "*"]), &options),
         &alone,
     );
     report.tests("documentation tests", cargo(root, &["test", "--workspace", "--doc"]), &harness);
     report.finish()
+}
+
+/// With more time for the tests that race for a time, when there is time.
+fn races(mut cargo: Command, options: &Options) -> Command {
+    if options.soak {
+        cargo.env("CHECKPOINT_GUARD_RACE_SECONDS", "60");
+    }
+    cargo
 }
 
 fn cargo(root: &Path, arguments: &[&str]) -> Command {

@@ -13,11 +13,13 @@
 //!
 //! unlink(2) takes a name and not a descriptor, so without step 5 a rename between the last check and the unlink
 //! would delete a file that nobody has looked at. Whoever was waiting in open(2) gets all of the content: nothing
-//! is truncated, except where a full copy-on-write filesystem leaves no other way ([`archive`]).
+//! is truncated, except what provably nobody can get at any more ([`farewell`]), and where a full copy-on-write
+//! filesystem leaves no other way ([`archive`]).
 
 mod archive;
 mod aside;
 mod commit;
+mod farewell;
 mod leftovers;
 mod pod;
 mod refused;
@@ -134,9 +136,7 @@ const WORTH_TRUNCATING: Bytes = Bytes::mib(4);
 pub struct Unlinked {
     removed: Removed,
     /// The last descriptor of an archive: closing it frees the space.
-    content: Option<OwnedFd>,
-    /// Closing alone leaves the freeing to a worker of the kernel.
-    needs_truncation: bool,
+    content: Option<Content>,
     /// Where the filesystem shows freed space only when asked to.
     commits: Option<(Arc<OwnedFd>, Commits)>,
 }
@@ -147,25 +147,26 @@ impl Unlinked {
         self.removed
     }
 
+    /// Whether it was shown that nobody can get at the content any more. Not asked for where closing is enough.
+    pub fn is_unreachable(&self) -> bool {
+        self.content.as_ref().is_some_and(|content| content.is_unreachable)
+    }
+
     /// Gives the space back. Blocks for as long as the kernel needs: 20 ms for 512 MiB on ext4, and until those of its
     /// pages that are being written to the disk have got there, which took up to 80 ms beside two writers at full speed.
     ///
     /// xfs would free it in a worker (inodegc, since 5.14) that beside such writers waits for a core for 30 ms and more; so
     /// there a large one is truncated, to nothing at once (any other size makes xfs write what is dirty first,
-    /// `xfs_setattr_size`). That must not happen to anybody who reads it. Nobody can find it any more, and a lease shows
-    /// that nobody has it open. Left is who had found the name before it was gone and has not arrived in open(2) yet: for
-    /// him we wait, a thousand times longer than that takes. Should he come even later, he waits for the lease and finds
-    /// an empty file, where a little later still he would have found none.
+    /// `xfs_setattr_size`). That must not happen to anybody who reads it, now or later: it is done only when nobody can
+    /// get at it any more ([`farewell`]), and a lease shows that nobody has it open. In any doubt it is closed, and
+    /// comes back when the last one lets go.
     pub fn free(self) -> Removed {
-        const ARRIVAL: Duration = Duration::from_millis(1);
-        if let Some(content) = self.content.as_ref().filter(|_| self.needs_truncation) {
-            std::thread::sleep(ARRIVAL);
-            if let Ok(lease) = Lease::exclusive(content)
-                && lease.is_intact()
-            {
-                // Err: opened for reading only, then; closing frees it, later.
-                let _ = ftruncate(content, 0);
-            }
+        if let Some(Content { file, is_unreachable: true }) = &self.content
+            && let Ok(lease) = Lease::exclusive(file)
+            && lease.is_intact()
+        {
+            // Err: closing frees it, later.
+            let _ = ftruncate(file, 0);
         }
         drop(self.content);
         if let Some((directory, commits)) = self.commits {
@@ -173,6 +174,13 @@ impl Unlinked {
         }
         self.removed
     }
+}
+
+/// An archive without a name.
+#[derive(Debug)]
+struct Content {
+    file: OwnedFd,
+    is_unreachable: bool,
 }
 
 impl CheckpointDir {
@@ -277,9 +285,7 @@ impl CheckpointDir {
             Kind::PodCheckpoint => (pod::remove(self, expected, id)?, None),
         };
         let commits = (self.filesystem == BTRFS_SUPER_MAGIC).then(|| (self.fd.clone(), self.commits.clone()));
-        // A name that somebody gave it at the last instant keeps its content.
-        let needs_truncation = self.truncates() && removed.allocated >= WORTH_TRUNCATING;
-        Ok(Unlinked { removed, content, needs_truncation, commits })
+        Ok(Unlinked { removed, content, commits })
     }
 
     /// Removes `<name>.keep`. `ENOENT`: there is none. `EFBIG`: what bears the name is larger than any marker, and
@@ -319,18 +325,9 @@ impl CheckpointDir {
     }
 
     /// Opens `name` without following a link or waiting for anybody.
-    ///
-    /// For writing as well only where [`Unlinked::free`] truncates and where that is allowed. Closing it then sends
-    /// `IN_CLOSE_WRITE`, but not to those who wait for checkpoints to be finished: by then it lies in the private place.
     fn open_entry(&self, name: &OsStr) -> Result<OwnedFd, Errno> {
-        let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-        let open = |mode| openat(&self.fd, name, flags | mode, Mode::empty());
-        if self.truncates()
-            && let Ok(file) = open(OFlag::O_RDWR)
-        {
-            return Ok(file);
-        }
-        open(OFlag::O_RDONLY)
+        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        openat(&self.fd, name, flags, Mode::empty())
     }
 }
 

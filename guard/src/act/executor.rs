@@ -46,6 +46,9 @@ pub struct Context<'a> {
     /// How long to wait for the filesystem's numbers to show a deletion; `None`: as long as this filesystem may
     /// need ([`CheckpointDir::lag_max`]).
     pub patience: Option<Duration>,
+    /// Find out who has those open that are in use, at the end of the round: 50 to 150 ms. Where something waits for the
+    /// round, somebody else does that later.
+    pub names_holders: bool,
 }
 
 /// Why a round ended.
@@ -220,7 +223,9 @@ impl<'e> Execution<'e, '_> {
         self.settle_those(|_| true);
         // Who has them open is for people to read: found in one walk for all, when nothing waits for us any more.
         let mut in_use = std::mem::take(&mut self.in_use);
-        name_holders(&mut in_use);
+        if !in_use.is_empty() {
+            name_holders(&mut in_use);
+        }
         for (victim, outcome) in in_use {
             self.record(victim, outcome);
         }
@@ -239,7 +244,9 @@ impl<'e> Execution<'e, '_> {
         if let Some(seen) = outcome.after {
             self.see(seen);
         }
-        if matches!(outcome.refused(), Some(Refused::InUse { holders, .. }) if holders.is_empty()) {
+        let is_unnamed =
+            matches!(outcome.refused(), Some(Refused::InUse { holders, .. }) if holders.is_empty());
+        if self.ctx.names_holders && is_unnamed {
             self.in_use.push((victim, outcome));
         } else {
             self.record(victim, outcome);

@@ -16,6 +16,7 @@ use crate::act::checkpoint_dir::CheckpointDir;
 use crate::act::extent_size;
 use crate::agent::braking::{self, FilesystemBrake};
 use crate::agent::clock::{monotonic, wall};
+use crate::agent::naming::Naming;
 use crate::agent::probing::Watched;
 use crate::agent::reader::Reader;
 use crate::agent::shared::Shared;
@@ -96,6 +97,7 @@ pub(super) struct Filesystem {
     pub(super) pressure: Pressure,
     pub(super) forecast: Forecast,
     pub(super) relief: relief::State,
+    pub(super) naming: Naming,
     pub(super) brake: FilesystemBrake,
     pub(super) showing: Showing,
     lead: Lead,
@@ -215,6 +217,7 @@ impl Filesystem {
             pressure: Pressure::new(),
             forecast: Forecast::new(),
             relief: relief::State::default(),
+            naming: Naming::default(),
             brake: FilesystemBrake::default(),
             showing: Showing::default(),
             lead: Lead::default(),
@@ -819,7 +822,8 @@ impl Filesystem {
 
 /// Sleeps until one of `fds` is readable, for `limit` at most; the result is which are. EINTR is a turn too many, no more.
 fn has_rung(fds: &mut [PollFd<'_>], limit: Duration) -> Vec<bool> {
-    let millis = u16::try_from(limit.as_millis()).unwrap_or(u16::MAX).max(1);
+    // Rounded up: whoever wakes a moment before a deadline wakes a second time for it.
+    let millis = u16::try_from(limit.as_micros().div_ceil(1000)).unwrap_or(u16::MAX).max(1);
     let _ = poll(fds, PollTimeout::from(millis));
     fds.iter().map(|fd| fd.any().unwrap_or(false)).collect()
 }

@@ -23,6 +23,14 @@ pub(crate) fn raise() {
     }
 }
 
+/// Gives up what the calling thread has inherited from a maker who had [`raise`]d itself: what it does can wait.
+pub(super) fn be_ordinary() {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the call reads the structure it is given and keeps no reference; 0 means the calling thread. To go down is
+    // always allowed.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &parameters) };
+}
+
 /// Lets the calling thread have most of a core among ordinary ones, and none before real-time ones. False when that is not
 /// allowed.
 pub(super) fn prefer() -> bool {

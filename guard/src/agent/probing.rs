@@ -31,8 +31,8 @@ struct Latch {
     bell: Arc<EventFd>,
 }
 
-/// How often the thread looks whether it should end.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How often the thread looks whether it should end. Nobody waits for that: it ends with the process.
+const LOOK_EVERY: Duration = Duration::from_secs(30);
 
 impl Probing {
     /// Loads the probe that `mode` asks for; `None` when that is none, or when none works here. Both are said.

@@ -11,11 +11,12 @@ use crate::act::refusal::Refused;
 use crate::agent::braking;
 use crate::agent::clock::{monotonic, wall};
 use crate::agent::filesystem::Filesystem;
+use crate::agent::naming::Held;
 use crate::agent::shared::{reaction, sentence};
 use crate::agent::showing::subject;
 use crate::decide::brake::Reclaim;
 use crate::decide::{self, Request, protection, staging, threshold};
-use crate::model::{Checkpoint, Level, Monotonic, Need, Observation, Plan, States, Trigger};
+use crate::model::{Checkpoint, Kind, Level, Monotonic, Need, Observation, Plan, States, Trigger};
 use crate::observe::filesystem::observe;
 use crate::report::metrics::{FailureCause, RefusalCause};
 
@@ -25,6 +26,9 @@ const PLANS_MAX: usize = 32;
 /// While a need cannot be met, it is tried again after this long even if nothing has changed: young checkpoints come
 /// of age, readers close what they had open.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
+/// While a need cannot be met, those whose deletion failed are tried again after this long, without waiting for a scan: each
+/// try of an undeletable one costs two lines in the log.
+const FORGIVE_AFTER: Duration = Duration::from_secs(10);
 /// Retention runs when a checkpoint is completed and when the configuration changes, and this often for `max-age`.
 const RETAIN_EVERY: Duration = Duration::from_secs(60);
 
@@ -54,6 +58,8 @@ struct Stuck {
     hopeless: bool,
     missing: Need,
     again: Monotonic,
+    /// When those whose deletion failed are tried again.
+    forgive: Monotonic,
 }
 
 impl State {
@@ -93,6 +99,13 @@ impl State {
     /// What is missing and cannot be reclaimed.
     pub(super) fn unreclaimable(&self) -> Need {
         self.stuck.map(|stuck| stuck.missing).unwrap_or_default()
+    }
+
+    /// Whether it is time to try those again whose deletion failed; then not again for a while.
+    fn has_to_forgive(&mut self, now: Monotonic) -> bool {
+        let Some(stuck) = self.stuck.as_mut().filter(|stuck| now >= stuck.forgive) else { return false };
+        stuck.forgive = Monotonic(now.0 + FORGIVE_AFTER);
+        true
     }
 
     fn must_wait(&self, level: Level, now: Monotonic) -> bool {
@@ -135,6 +148,9 @@ pub(super) fn relieve(
         }
         if fs.relief.is_stuck() {
             fs.look_again();
+            if fs.relief.has_to_forgive(monotonic()) {
+                fs.catalog.forgive();
+            }
         }
         let began = monotonic();
         let request = Request { need, trigger: Trigger::Pressure(level) };
@@ -159,7 +175,10 @@ pub(super) fn relieve(
         if !missing.is_met() && (hopeless || is_over) {
             let again = Monotonic(monotonic().0 + TRY_AGAIN);
             let missing = plan.shortfall.max(missing);
-            fs.relief.stuck = Some(Stuck { level, hopeless: hopeless && !is_over, missing, again });
+            let forgive = Monotonic(monotonic().0 + FORGIVE_AFTER);
+            let forgive = fs.relief.stuck.map_or(forgive, |before| before.forgive);
+            let hopeless_now = hopeless && !is_over;
+            fs.relief.stuck = Some(Stuck { level, hopeless: hopeless_now, missing, again, forgive });
             if hopeless {
                 say_unreachable(fs, level, &request, &seen);
             }
@@ -213,6 +232,17 @@ fn say_unreachable(fs: &mut Filesystem, level: Level, request: &Request, seen: &
     );
     tracing::error!(filesystem = fs.label.as_str(), %level, available = %seen.available, "{reason}");
     fs.shared.record_unreachable(&fs.directory_names(), plan, &reason);
+    let held =
+        plan.spared.iter().map(|spared| &inventory.checkpoints[spared.index as usize]).filter(|checkpoint| {
+            checkpoint.kind == Kind::Archive
+                && checkpoint.states.intersects(States::IN_USE | States::BEING_WRITTEN)
+        });
+    let held = held.map(|checkpoint| Held {
+        directory: inventory.directory_of(checkpoint).to_owned(),
+        name: checkpoint.name.clone().into(),
+        file: checkpoint.file,
+    });
+    fs.naming.ask(&fs.shared, held.collect());
 }
 
 /// How many blockers a message names for each reason; the others it counts.
@@ -272,6 +302,7 @@ fn carry_out(
         requested_by: None,
         dry_run: fs.shared.dry_run,
         patience: None,
+        names_holders: false,
     };
     execute(plan, fs.catalog.inventory(), &fs.dirs, &mut context)
 }
@@ -315,6 +346,11 @@ fn take_in(fs: &mut Filesystem, plan: &Plan, round: &Round) {
             }
             Verdict::Refused(refused) => {
                 tracing::warn!(%checkpoint, %refused, "not deleted");
+                if let Refused::InUse { file, .. } = refused {
+                    let directory = fs.path_of(directory).to_owned();
+                    let held = Held { directory, name: name.clone().into(), file: *file };
+                    fs.naming.ask(&fs.shared, vec![held]);
+                }
                 match FailureOrRefusal::of(refused) {
                     FailureOrRefusal::Failure(cause) => fs.shared.metrics.deletion_failed(cause),
                     FailureOrRefusal::Refusal(cause) => fs.shared.metrics.deletion_refused(cause),

@@ -65,11 +65,6 @@ pub(super) fn take(config: &Config) -> anyhow::Result<Vec<Filesystem>> {
     groups.into_iter().map(|(_, catalog, dirs)| finish(config, catalog, dirs)).collect()
 }
 
-/// The configured directories that can be opened.
-pub(super) fn open_present(config: &Config) -> impl Iterator<Item = CheckpointDir> + '_ {
-    config.directories.iter().filter_map(|directory| CheckpointDir::open(&directory.path).ok())
-}
-
 fn holds(directory: &DirectoryConfig) -> Option<Holds> {
     match directory.layout {
         Layout::Archives => Some(Holds::Archives),

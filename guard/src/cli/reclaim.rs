@@ -89,6 +89,7 @@ pub fn run(args: Args, common: &Common) -> anyhow::Result<ExitCode> {
         requested_by: Some(&asker),
         dry_run: args.dry_run,
         patience: None,
+        names_holders: true,
     };
     let round = execute(&plan, &filesystem.inventory, &filesystem.dirs, &mut context);
     if let Some(audit) = &audit

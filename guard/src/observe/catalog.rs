@@ -247,7 +247,15 @@ impl Catalog {
         }
     }
 
-    /// Looks again at those in `directory` that somebody had open, or that could not be deleted: he may be done.
+    /// Lets those be tried again whose deletion failed: the disk, or whoever had made them immutable, may have changed its
+    /// mind, and nothing tells.
+    pub fn forgive(&mut self) {
+        for checkpoint in &mut self.inventory.checkpoints {
+            checkpoint.states.remove(States::REFUSED);
+        }
+    }
+
+    /// Looks again at those in `directory` that somebody had open: he may be done.
     pub fn look_again(&mut self, directory: u16, dir: BorrowedFd<'_>) {
         for place in 0..self.notes.len() {
             let checkpoint = &self.inventory.checkpoints[place];

@@ -112,6 +112,7 @@ pub async fn serve(listener: TcpListener, endpoints: Endpoints, shutdown: impl F
     let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
     let mut shutdown = pin!(shutdown);
+    let mut fails = false;
     loop {
         while connections.try_join_next().is_some() {}
         let next = async {
@@ -122,6 +123,7 @@ pub async fn serve(listener: TcpListener, endpoints: Endpoints, shutdown: impl F
             () = &mut shutdown => break,
             (slot, accepted) = next => match accepted {
                 Ok((stream, _)) => {
+                    fails = false;
                     let service = service.clone();
                     connections.spawn(async move {
                         serve_one(stream, service).await;
@@ -129,7 +131,10 @@ pub async fn serve(listener: TcpListener, endpoints: Endpoints, shutdown: impl F
                     });
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection for metrics");
+                    // Ten times a second until somebody closes a descriptor; said once.
+                    if !std::mem::replace(&mut fails, true) {
+                        tracing::warn!(%error, "cannot accept connections for metrics; trying again");
+                    }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             },

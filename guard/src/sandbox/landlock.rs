@@ -90,7 +90,7 @@ fn rights(access: Access) -> BitFlags<AccessFs> {
         // Taken in the place of one that is left over.
         Access::Socket => AccessFs::ReadDir | AccessFs::MakeSock | AccessFs::RemoveFile,
         // Moving aside into the private directory takes making and removing; writing is for the nameless file of the
-        // eBPF self-test and for truncating on xfs. No links, no devices, nothing to be executed.
+        // eBPF self-test and for truncating on xfs. No symbolic links, no devices, nothing to be executed.
         Access::Checkpoints => {
             read | AccessFs::WriteFile
                 | AccessFs::Truncate

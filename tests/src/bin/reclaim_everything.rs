@@ -60,6 +60,7 @@ fn main() -> Result<()> {
         requested_by: None,
         dry_run: false,
         patience: None,
+        names_holders: true,
     };
     let copy = CheckpointDir::open(directory)?;
     execute(&plan, &inventory, &[copy], &mut context);

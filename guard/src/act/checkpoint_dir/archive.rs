@@ -10,20 +10,21 @@ use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
 use nix::unistd::ftruncate;
 
 use super::aside::{Aside, MoveError};
-use super::{CheckpointDir, Expected, Removed, freed_by, id_of, is_type};
+use super::farewell::Farewell;
+use super::{CheckpointDir, Content, Expected, Removed, WORTH_TRUNCATING, freed_by, id_of, is_type};
 use crate::act::refusal::{Changed, Refused};
 use crate::model::FileId;
 use crate::observe::holders;
 use crate::observe::lease::{Lease, NoLease};
 
-/// Unlinks the archive `expected`. The steps are told in the parent's text. The descriptor is the last one of its content,
-/// where there is still any.
+/// Unlinks the archive `expected`. The steps are told in the parent's text. The content is what is left of it, where there is
+/// still any.
 pub(super) fn remove(
     dir: &CheckpointDir,
     expected: &Expected<'_>,
     id: u64,
-) -> Result<(Removed, Option<OwnedFd>), Refused> {
-    let file = open_expected(dir, expected)?;
+) -> Result<(Removed, Option<Content>), Refused> {
+    let mut file = open_expected(dir, expected)?;
     let unused = Unused::prove(&file, expected.file)?;
     dir.refuse_pinned(expected.name)?;
     let aside = match Aside::take(dir, expected.name, expected.file.ino, id) {
@@ -32,36 +33,35 @@ pub(super) fn remove(
         Err(MoveError::NoSpace(_)) => {
             drop(unused);
             drop(file);
-            let flags = OFlag::O_RDWR | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-            let file = openat(&dir.fd, expected.name, flags, Mode::empty());
-            let removed = truncate(dir, expected, file.map_err(Refused::failed("openat"))?)?;
-            return Aside::take(dir, expected.name, expected.file.ino, id)
-                .map_err(|error| match error {
-                    MoveError::NoSpace(errno) => emptied(errno),
-                    MoveError::Refused(refused) => refused,
-                })
-                .and_then(|aside| unlink_emptied(expected, aside, removed))
-                .map(|removed| (removed, None));
+            return remove_where_nothing_can_be_renamed(dir, expected, id).map(|removed| (removed, None));
         }
     };
-    let checked = check_aside(dir, expected, &file, &unused, &aside);
-    let removed = match checked {
-        Ok(removed) => removed,
-        Err(refused) => {
-            // While the lease still holds: whoever waits for it finds the file under its name.
-            aside.put_back();
-            return Err(refused);
+    let mut farewell = None;
+    let unlinked = if dir.truncates() && expected.len >= WORTH_TRUNCATING {
+        drop(unused);
+        if let Some((other, hears)) = Farewell::prepare(&aside) {
+            // The old descriptor, which holds on to the name, is closed here.
+            file = other;
+            farewell = Some(hears);
         }
+        match Unused::prove(&file, expected.file) {
+            Ok(unused) => unlink_proved(dir, expected, &file, unused, aside),
+            Err(refused) => {
+                aside.put_back();
+                Err(refused)
+            }
+        }
+    } else {
+        unlink_proved(dir, expected, &file, unused, aside)
     };
-    match aside.unlink() {
-        Ok(()) => {
-            let removed = after_unlink(&file, removed);
-            // Whoever waits for the lease gets all of the content.
-            drop(unused);
-            Ok((removed, Some(file)))
+    match unlinked? {
+        Gone::Unlinked(removed) => {
+            let has_come = farewell.is_some_and(Farewell::has_come);
+            // A name that somebody gave it at the last instant keeps its content.
+            let is_unreachable = has_come && !removed.allocated.is_zero();
+            Ok((removed, Some(Content { file, is_unreachable })))
         }
-        Err((aside, Errno::ENOSPC)) => {
-            drop(unused);
+        Gone::NoSpace(aside) => {
             drop(file);
             let file = aside.open(OFlag::O_RDWR).map_err(Refused::failed("openat"));
             match file.and_then(|file| truncate(dir, expected, file)) {
@@ -72,10 +72,57 @@ pub(super) fn remove(
                 }
             }
         }
+    }
+}
+
+/// How far unlinking came.
+enum Gone<'d> {
+    /// The name is gone.
+    Unlinked(Removed),
+    /// The filesystem is too full even for that.
+    NoSpace(Aside<'d>),
+}
+
+/// The last checks, and the unlink.
+fn unlink_proved<'d>(
+    dir: &CheckpointDir,
+    expected: &Expected<'_>,
+    file: &OwnedFd,
+    unused: Unused<'_>,
+    aside: Aside<'d>,
+) -> Result<Gone<'d>, Refused> {
+    let removed = match check_aside(dir, expected, file, &unused, &aside) {
+        Ok(removed) => removed,
+        Err(refused) => {
+            // While the lease still holds: whoever waits for it finds the file under its name.
+            aside.put_back();
+            return Err(refused);
+        }
+    };
+    match aside.unlink() {
+        // Whoever waits for the lease, which ends here, gets all of the content.
+        Ok(()) => Ok(Gone::Unlinked(after_unlink(file, removed))),
+        Err((aside, Errno::ENOSPC)) => Ok(Gone::NoSpace(aside)),
         Err((aside, errno)) => {
             aside.put_back();
             Err(Refused::Failed { call: "unlinkat", errno })
         }
+    }
+}
+
+/// On a copy-on-write filesystem so full that rename(2) finds no space, content goes before the name.
+fn remove_where_nothing_can_be_renamed(
+    dir: &CheckpointDir,
+    expected: &Expected<'_>,
+    id: u64,
+) -> Result<Removed, Refused> {
+    let flags = OFlag::O_RDWR | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+    let file = openat(&dir.fd, expected.name, flags, Mode::empty());
+    let removed = truncate(dir, expected, file.map_err(Refused::failed("openat"))?)?;
+    match Aside::take(dir, expected.name, expected.file.ino, id) {
+        Ok(aside) => unlink_emptied(expected, aside, removed),
+        Err(MoveError::NoSpace(errno)) => Err(emptied(errno)),
+        Err(MoveError::Refused(refused)) => Err(refused),
     }
 }
 
@@ -146,7 +193,7 @@ fn after_unlink(file: &OwnedFd, removed: Removed) -> Removed {
 /// Frees an archive's content before its name, on a copy-on-write filesystem so full that even rename(2) or
 /// unlink(2) find no space for the new metadata (borgbackup#2557).
 ///
-/// This is the one place where content is destroyed while it has a name. Everything was checked, and is checked
+/// This is the one place where content is destroyed that somebody might still get at, because it has a name. Everything was checked, and is checked
 /// again here, on a descriptor that can write and under its own lease; it is the victim that the plan chose.
 fn truncate(dir: &CheckpointDir, expected: &Expected<'_>, file: OwnedFd) -> Result<Removed, Refused> {
     let stat = fstat(&file).map_err(Refused::failed("fstat"))?;

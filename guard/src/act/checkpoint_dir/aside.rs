@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, RenameFlags, openat, renameat2};
 use nix::libc;
 use nix::sys::stat::{FileStat, Mode, fstat, fstatat, mkdirat};
-use nix::unistd::{UnlinkatFlags, geteuid};
+use nix::unistd::{UnlinkatFlags, geteuid, linkat};
 
 use super::{CheckpointDir, unlink};
 use crate::act::refusal::Refused;
@@ -19,6 +19,9 @@ pub const PREFIX: &str = ".evicting-";
 /// The subdirectory that only we enter. With it, nobody who renames things in the checkpoint directory can
 /// exchange what we have just looked at: our descriptor leads into it wherever it goes.
 pub(super) const PRIVATE: &str = ".evicting-guard";
+
+/// Ends the second name that a private name may have for a moment.
+const TWIN: &str = "-twin";
 
 /// How many private names are tried. They are made of the audit id and the inode, so that one is taken only when
 /// audit ids repeat because the log was lost.
@@ -105,6 +108,21 @@ impl<'d> Aside<'d> {
         openat(&self.place, &*self.name, flags | always, Mode::empty())
     }
 
+    /// Opens it by a second name that it has for this moment only, in the private place; `None` where there is none, or when
+    /// any step fails.
+    pub(super) fn open_by_twin(&self, flags: OFlag) -> Option<OwnedFd> {
+        if Arc::ptr_eq(&self.place, &self.dir.fd) {
+            return None;
+        }
+        let mut twin = self.name.clone();
+        twin.push(TWIN);
+        linkat(&self.place, &*self.name, &self.place, &*twin, AtFlags::empty()).ok()?;
+        let always = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        let file = openat(&self.place, &*twin, flags | always, Mode::empty());
+        unlink(&self.place, &twin, UnlinkatFlags::NoRemoveDir).ok()?;
+        file.ok()
+    }
+
     /// Deletes it. On failure it is still there.
     pub(super) fn unlink(self) -> Result<(), (Aside<'d>, Errno)> {
         self.finish(UnlinkatFlags::NoRemoveDir)
@@ -161,9 +179,17 @@ fn private_name(id: u64, inode: u64, attempt: u32) -> OsString {
     }
 }
 
+/// Whether this is the second name of something, which a crash left.
+pub(super) fn is_twin(name: &OsStr) -> bool {
+    name.to_str().is_some_and(|name| {
+        name.strip_suffix(TWIN).is_some_and(|first| parse_private_name(OsStr::new(first)).is_some())
+    })
+}
+
 /// The audit id and the inode that a private name tells of.
 pub(super) fn parse_private_name(name: &OsStr) -> Option<(u64, u64)> {
-    let mut numbers = name.to_str()?.strip_prefix(PREFIX)?.split('-');
+    let name = name.to_str()?.strip_prefix(PREFIX)?;
+    let mut numbers = name.strip_suffix(TWIN).unwrap_or(name).split('-');
     let (id, inode) = (numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?);
     numbers.next().is_none_or(|attempt| attempt.parse::<u32>().is_ok()).then_some((id, inode))
 }
@@ -212,8 +238,14 @@ mod tests {
     #[test]
     fn private_names_tell_their_audit_id_and_inode() {
         for attempt in [0, 1, 15] {
-            assert_eq!(parse_private_name(&private_name(7, 1234, attempt)), Some((7, 1234)));
+            let mut name = private_name(7, 1234, attempt);
+            assert_eq!(parse_private_name(&name), Some((7, 1234)));
+            assert!(!is_twin(&name));
+            name.push(TWIN);
+            assert_eq!(parse_private_name(&name), Some((7, 1234)));
+            assert!(is_twin(&name));
         }
+        assert!(!is_twin(OsStr::new("a-twin")) && !is_twin(OsStr::new(".evicting-twin")));
         for other in [PRIVATE, ".evicting-", ".evicting-7", ".evicting-7-x", ".evicting-7-8-9x", "a.tar"] {
             assert_eq!(parse_private_name(OsStr::new(other)), None, "{other}");
         }

@@ -5,12 +5,12 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
+use nix::fcntl::{AtFlags, OFlag};
 use nix::libc;
-use nix::sys::stat::fstat;
+use nix::sys::stat::{fstat, fstatat};
 
 use super::archive::Unused;
-use super::aside::{Aside, PREFIX, PRIVATE, parse_private_name};
+use super::aside::{Aside, PREFIX, PRIVATE, is_twin, parse_private_name};
 use super::{CheckpointDir, Removed, freed_by, id_of, is_one_component, is_type, pod, walk};
 use crate::act::refusal::{Changed, Pin, Refused};
 use crate::model::FileId;
@@ -55,7 +55,8 @@ impl CheckpointDir {
         let mut finished = Vec::new();
         let private = self.open_private_place().map(Arc::new);
         for place in [Some(self.fd.clone()), private.clone()].into_iter().flatten() {
-            let names = walk::entries(&place).map_err(|(call, errno)| LeftoverError { call, errno })?;
+            let mut names = walk::entries(&place).map_err(|(call, errno)| LeftoverError { call, errno })?;
+            names.retain(|name| !self.drop_twin(&place, name));
             for left_as in names {
                 if let Some((id, inode)) = parse_private_name(&left_as) {
                     let name = name_of(id).filter(|name| is_one_component(name));
@@ -72,6 +73,18 @@ impl CheckpointDir {
             self.show_freed_space_at_last();
         }
         Ok(finished)
+    }
+
+    /// Takes the second name of something away ([`Aside::open_by_twin`]); true when that is done. Content that has another
+    /// name loses nothing by it.
+    fn drop_twin(&self, place: &OwnedFd, name: &OsStr) -> bool {
+        let is_second = || {
+            let stat = fstatat(place, name, AtFlags::AT_SYMLINK_NOFOLLOW);
+            stat.is_ok_and(|stat| is_type(&stat, libc::S_IFREG) && stat.st_nlink > 1)
+        };
+        is_twin(name)
+            && is_second()
+            && super::unlink(place, name, nix::unistd::UnlinkatFlags::NoRemoveDir).is_ok()
     }
 
     fn finish_leftover(

@@ -53,12 +53,21 @@ pub(super) fn remove(dir: &CheckpointDir, expected: &Expected<'_>, id: u64) -> R
 }
 
 /// Empties and removes what has been checked and lies aside.
-pub(super) fn finish(aside: Aside<'_>, root: OwnedFd, removed: Removed) -> Result<Removed, Refused> {
-    empty(root).map_err(|(call, errno)| Refused::Partly { call, errno })?;
-    aside
-        .remove_empty_directory()
-        .map(|()| removed)
-        .map_err(|(_, errno)| Refused::Partly { call: "unlinkat", errno })
+///
+/// Whoever has a descriptor of the directory can still put something into it, though nobody finds it by a path: then it
+/// is emptied once more.
+pub(super) fn finish(mut aside: Aside<'_>, root: OwnedFd, removed: Removed) -> Result<Removed, Refused> {
+    let partly = |call| move |errno| Refused::Partly { call, errno };
+    for _ in 0..=PASSES_MAX {
+        let copy = root.try_clone().map_err(|_| partly("dup")(Errno::EMFILE))?;
+        empty(copy).map_err(|(call, errno)| partly(call)(errno))?;
+        match aside.remove_empty_directory() {
+            Ok(()) => return Ok(removed),
+            Err((same, Errno::ENOTEMPTY)) => aside = same,
+            Err((_, errno)) => return Err(partly("unlinkat")(errno)),
+        }
+    }
+    Err(partly("unlinkat")(Errno::ENOTEMPTY))
 }
 
 fn check_unchanged(stat: &FileStat, expected: &Expected<'_>) -> Result<(), Refused> {

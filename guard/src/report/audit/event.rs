@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::model::Level;
+use crate::model::{Holder, Level};
 use crate::report::record::{API_VERSION, CheckpointRecord};
 
 /// One line of the log: the event, and what makes it part of a chain.
@@ -72,6 +72,18 @@ pub enum Event<'a> {
         /// What may be deleted.
         reclaimable_bytes: u64,
         /// A sentence, with what stands in the way.
+        reason: &'a str,
+    },
+    /// Who has a checkpoint open that would have been deleted. Follows the outcome or the `Unreachable` that says so, as soon
+    /// as it is known: some 100 ms later.
+    InUse {
+        /// The watched directory.
+        directory: &'a str,
+        /// The checkpoint's name.
+        name: &'a str,
+        /// Each process, with its pid as the guard sees it.
+        holders: &'a [Holder],
+        /// The same as a sentence.
         reason: &'a str,
     },
     /// Writes into the watched directories are refused, or no longer.

@@ -5,6 +5,7 @@
 
 mod decide;
 mod document;
+mod footprint;
 mod identify;
 mod machine;
 mod overhead;
@@ -55,6 +56,7 @@ pub(crate) enum Name {
     Decide,
     Storm,
     Overhead,
+    Footprint,
 }
 
 impl Name {
@@ -65,6 +67,7 @@ impl Name {
             Name::Decide => "decide",
             Name::Storm => "storm",
             Name::Overhead => "overhead",
+            Name::Footprint => "footprint",
         }
     }
 
@@ -75,6 +78,7 @@ impl Name {
             Name::Decide => decide::run(options),
             Name::Storm => storm::run(options),
             Name::Overhead => overhead::run(options),
+            Name::Footprint => footprint::run(options),
         }
     }
 }

@@ -25,7 +25,21 @@ impl Scene {
         hard: Bytes,
         minimum_reclaim: Bytes,
     ) -> Result<Scene> {
-        let mount = LoopMount::with_options(filesystem, size, &[], "")?;
+        Scene::on(LoopMount::with_options(filesystem, size, &[], "")?, hard, minimum_reclaim)
+    }
+
+    /// The same with room for so many files, which mkfs would not foresee on so small an ext4.
+    pub(crate) fn with_inodes(
+        size: Bytes,
+        inodes: u32,
+        hard: Bytes,
+        minimum_reclaim: Bytes,
+    ) -> Result<Scene> {
+        let arguments = ["-N", &inodes.to_string()];
+        Scene::on(LoopMount::with_options(Filesystem::Ext4, size, &arguments, "")?, hard, minimum_reclaim)
+    }
+
+    fn on(mount: LoopMount, hard: Bytes, minimum_reclaim: Bytes) -> Result<Scene> {
         std::fs::create_dir(mount.path().join("checkpoints"))?;
         Ok(Scene { mount, hard, minimum_reclaim })
     }

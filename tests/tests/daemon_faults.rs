@@ -1,0 +1,354 @@
+//! What breaks around a running guard: disks, mounts, limits, clocks. Each time: it says so, it counts it where it acts, it
+//! goes on running, nothing wrong is deleted, and once the trouble is over it does what it is there for.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use guard::model::Bytes;
+use nix::errno::Errno;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use tests::clocks::Clocks;
+use tests::faults::{Call, Faults};
+use tests::fuse::Fuse;
+use tests::loopfs::{Filesystem, LoopMount};
+use tests::scene::{Scene, TARGET, directory_table, make_old};
+use tests::setting::Daemon;
+
+const UNHURRIED: &str = "[eviction]\nmin-age = \"0s\"";
+const CALLS: [libc::c_long; 5] =
+    [libc::SYS_unlinkat, libc::SYS_renameat2, libc::SYS_openat, libc::SYS_fstatfs, libc::SYS_bpf];
+
+/// Four archives of one container, of which three may go.
+fn scene() -> (Scene, Vec<String>) {
+    let scene = Scene::new();
+    let names = (1..=4).map(|hour| scene.archive("web", hour, Bytes::mib(16))).collect();
+    scene.configure(UNHURRIED);
+    (scene, names)
+}
+
+/// A guard that knows every archive and has nothing to do, with faults at hand.
+#[track_caller]
+fn ready(scene: &Scene) -> (Daemon, Faults) {
+    let (mut daemon, faults) = Faults::launch(&scene.setting, &CALLS, |_| None);
+    daemon.wait_until_ready();
+    // What has not been read yet is no candidate.
+    daemon.keeps_running_for(Duration::from_secs(1));
+    (daemon, faults)
+}
+
+#[track_caller]
+fn check_all_there(scene: &Scene, names: &[String], daemon: &Daemon) {
+    for name in names {
+        assert!(scene.has(name), "{name} is gone\n{}", daemon.log());
+    }
+    assert_eq!(daemon.deleted(), [""; 0], "{}", daemon.log());
+}
+
+/// Waits for the fault to be said, checks that nothing is gone, ends it, and waits for the deletion that was due.
+#[track_caller]
+fn check_survived(scene: &Scene, names: &[String], daemon: &mut Daemon, faults: &Faults, said: &str) {
+    daemon.wait_until("saying it", |daemon| daemon.log().contains(said));
+    daemon.keeps_running_for(Duration::from_millis(1500));
+    assert!(faults.injected() > 0);
+    check_all_there(scene, names, daemon);
+    faults.clear();
+    check_reclaims_one(scene, names, daemon);
+}
+
+/// Waits until the oldest one is deleted, and checks that this was enough and all.
+#[track_caller]
+fn check_reclaims_one(scene: &Scene, names: &[String], daemon: &mut Daemon) {
+    daemon.wait_until("deleting", |daemon| !daemon.deleted().is_empty());
+    daemon.wait_until("at its target", |_| scene.available() >= TARGET);
+    assert_eq!(daemon.deleted(), names[..1], "{}", daemon.log());
+}
+
+fn on(
+    number: libc::c_long,
+    errno: Errno,
+    concerns: fn(&Call) -> bool,
+) -> impl Fn(&Call) -> Option<Errno> + Send {
+    move |call| (call.number == number && concerns(call)).then_some(errno)
+}
+
+/// `.evicting-<id>-<inode>`: a checkpoint on its way out.
+fn is_aside(call: &Call) -> bool {
+    call.text(1)
+        .strip_prefix(".evicting-")
+        .is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
+}
+
+fn is_checkpoint(call: &Call) -> bool {
+    call.text(1).starts_with("checkpoint-")
+}
+
+#[test]
+fn a_disk_that_fails_in_unlink() {
+    let (scene, names) = scene();
+    let (mut daemon, faults) = ready(&scene);
+    faults.set(on(libc::SYS_unlinkat, Errno::EIO, is_aside));
+    scene.leave(Bytes::mib(60));
+    daemon.wait_until("failing", |daemon| faults.injected() >= 3 && daemon.log().contains("EIO"));
+    let failures = "checkpoint_guard_deletion_failures_total{cause=\"io\"}";
+    assert!(daemon.metric(failures).is_some_and(|count| count >= 3.0), "{}", daemon.log());
+    check_survived(&scene, &names, &mut daemon, &faults, "the disk fails (dmesg)");
+}
+
+#[test]
+fn a_handle_that_is_stale_when_it_counts() {
+    let (scene, names) = scene();
+    let (mut daemon, faults) = ready(&scene);
+    faults.set(on(libc::SYS_openat, Errno::ESTALE, is_checkpoint));
+    scene.leave(Bytes::mib(60));
+    check_survived(&scene, &names, &mut daemon, &faults, "ESTALE");
+}
+
+#[test]
+fn a_filesystem_that_cannot_rename_any_more() {
+    let (scene, names) = scene();
+    let (mut daemon, faults) = ready(&scene);
+    faults.set(on(libc::SYS_renameat2, Errno::EIO, is_checkpoint));
+    scene.leave(Bytes::mib(60));
+    check_survived(&scene, &names, &mut daemon, &faults, "renameat2: EIO");
+}
+
+#[test]
+fn a_filesystem_that_cannot_be_measured() {
+    let (scene, names) = scene();
+    let (mut daemon, faults) = ready(&scene);
+    faults.set(on(libc::SYS_fstatfs, Errno::EIO, |_| true));
+    scene.leave(Bytes::mib(60));
+    check_survived(&scene, &names, &mut daemon, &faults, "cannot measure the filesystem");
+    let said = daemon.log().matches("cannot measure the filesystem").count();
+    assert_eq!(said, 1, "once per episode\n{}", daemon.log());
+}
+
+#[test]
+fn a_kernel_without_memory_for_maps_leaves_inotify() {
+    let (scene, names) = scene();
+    let rule = on(libc::SYS_bpf, Errno::ENOMEM, |call| call.arguments[0] == 0);
+    let (mut daemon, faults) = Faults::launch(&scene.setting, &CALLS, rule);
+    daemon.wait_until_ready();
+    assert!(faults.injected() > 0 && daemon.log().contains("eBPF does not work here"), "{}", daemon.log());
+    scene.leave(Bytes::mib(60));
+    check_reclaims_one(&scene, &names, &mut daemon);
+}
+
+#[test]
+fn no_descriptor_left() {
+    let (scene, names) = scene();
+    let mut daemon = scene.setting.start();
+    daemon.keeps_running_for(Duration::from_secs(1));
+    let open = std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().count() as u64;
+    limit_files(daemon.pid().as_raw(), open.saturating_sub(1));
+    scene.leave(Bytes::mib(60));
+    daemon.wait_until("saying it", |daemon| daemon.log().contains("raise the limit of open files"));
+    daemon.keeps_running_for(Duration::from_millis(1500));
+    check_all_there(&scene, &names, &daemon);
+    limit_files(daemon.pid().as_raw(), 1024);
+    check_reclaims_one(&scene, &names, &mut daemon);
+    daemon.wait_until("serving again", |daemon| {
+        daemon.metric("checkpoint_guard_deletion_failures_total").is_some()
+    });
+}
+
+fn limit_files(pid: i32, soft: u64) {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: writes the one structure it is given; no new limit is set.
+    let status = unsafe { libc::prlimit(pid, libc::RLIMIT_NOFILE, std::ptr::null(), &mut limit) };
+    Errno::result(status).unwrap();
+    limit.rlim_cur = soft.min(limit.rlim_max);
+    // SAFETY: reads the one structure it is given; no old limit is asked for.
+    let status = unsafe { libc::prlimit(pid, libc::RLIMIT_NOFILE, &limit, std::ptr::null_mut()) };
+    Errno::result(status).unwrap();
+}
+
+#[test]
+fn a_filesystem_that_became_read_only() {
+    let (scene, names) = scene();
+    scene.leave(Bytes::mib(60));
+    let remount = |flags| {
+        mount(None::<&str>, scene.mount.path(), None::<&str>, MsFlags::MS_REMOUNT | flags, None::<&str>)
+    };
+    remount(MsFlags::MS_RDONLY).unwrap();
+    let mut daemon = scene.setting.start();
+    daemon.wait_until("saying it", |daemon| daemon.log().contains("the filesystem is read-only"));
+    daemon.keeps_running_for(Duration::from_millis(1500));
+    let failures = "checkpoint_guard_deletion_failures_total{cause=\"read-only\"}";
+    assert!(daemon.metric(failures).is_some_and(|count| count >= 1.0), "{}", daemon.log());
+    check_all_there(&scene, &names, &daemon);
+    remount(MsFlags::empty()).unwrap();
+    check_reclaims_one(&scene, &names, &mut daemon);
+}
+
+#[test]
+fn a_mount_that_hangs_stops_nobody_else() {
+    let stuck = Fuse::mount().unwrap();
+    let (scene, names) = scene();
+    let settings = "[pressure]\nsoft = false\nhard = { available = \"64MiB\" }\ncritical = { available = \"16MiB\" }\n\
+                    minimum-reclaim = { available = \"8MiB\" }\nkubelet-config = false";
+    let directories = format!("{}\n{}", directory_table(stuck.path()), directory_table(&scene.directory()));
+    scene.setting.configure(&format!("{directories}\n{settings}\n{UNHURRIED}"));
+    let mut daemon = scene.setting.start();
+    stuck.hang();
+    // Its loop looks at least once a second, and then waits for ever.
+    daemon.keeps_running_for(Duration::from_millis(2500));
+    scene.leave(Bytes::mib(60));
+    check_reclaims_one(&scene, &names, &mut daemon);
+    assert!(daemon.stop() < Duration::from_secs(10), "a mount that hangs holds up the end");
+}
+
+#[test]
+fn a_mount_that_hangs_from_the_start_stops_nobody_else() {
+    let stuck = Fuse::mount().unwrap();
+    stuck.hang();
+    let (scene, names) = scene();
+    let settings = "[pressure]\nsoft = false\nhard = { available = \"64MiB\" }\ncritical = { available = \"16MiB\" }\n\
+                    minimum-reclaim = { available = \"8MiB\" }\nkubelet-config = false";
+    let optional = format!("{}\noptional = true", directory_table(stuck.path()));
+    scene
+        .setting
+        .configure(&format!("{optional}\n{}\n{settings}\n{UNHURRIED}", directory_table(&scene.directory())));
+    scene.leave(Bytes::mib(60));
+    let mut daemon = scene.setting.launch(&[], &mut |_| {});
+    check_reclaims_one(&scene, &names, &mut daemon);
+}
+
+#[test]
+fn a_directory_that_is_removed_and_made_again() {
+    let (scene, names) = scene();
+    let mut daemon = scene.setting.start();
+    let away = scene.mount.path().join("away");
+    std::fs::rename(scene.directory(), &away).unwrap();
+    daemon.wait_until("missing it", |daemon| daemon.log().contains("does not exist"));
+    assert!(Command::new("rm").arg("-r").arg(&away).status().unwrap().success());
+    std::fs::create_dir(scene.directory()).unwrap();
+    let names: Vec<_> =
+        names.iter().zip(1..).map(|(_, hour)| scene.archive("web", hour, Bytes::mib(16))).collect();
+    daemon.keeps_running_for(Duration::from_secs(2));
+    scene.leave(Bytes::mib(60));
+    check_reclaims_one(&scene, &names, &mut daemon);
+}
+
+#[test]
+fn a_parent_that_shows_through_after_an_unmount_is_judged_by_itself() {
+    // Beneath: a directory with checkpoints on a filesystem without pressure. Above: one that is full.
+    let (scene, names) = scene();
+    let beneath = scene.directory();
+    let above = LoopMount::new(Filesystem::Tmpfs, Bytes::mib(128));
+    mount(Some(above.path()), &beneath, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+    let mounted = Mounted(&beneath);
+    let over: Vec<_> = (1..=3).map(|hour| scene.archive("api", hour, Bytes::mib(16))).collect();
+    let mut daemon = scene.setting.start();
+    daemon.keeps_running_for(Duration::from_secs(1));
+    drop(mounted);
+    daemon.wait_until("elsewhere", |daemon| daemon.log().contains("the path leads to another directory now"));
+    // The one that went away gets full; nobody can reach it by its configured path any more.
+    tests::scene::fill(above.path(), Bytes::mib(8));
+    daemon.keeps_running_for(Duration::from_secs(2));
+    check_all_there(&scene, &names, &daemon);
+    assert!(over.iter().all(|name| above.path().join(name).exists()), "{}", daemon.log());
+    // And mounted again it is watched again.
+    mount(Some(above.path()), &beneath, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+    let _mounted = Mounted(&beneath);
+    daemon.wait_until("reclaiming there", |daemon| !daemon.deleted().is_empty());
+    assert_eq!(daemon.deleted()[0], over[0]);
+    daemon.keeps_running_for(Duration::from_millis(500));
+    assert!(daemon.deleted().iter().all(|name| over.contains(name)), "{:?}", daemon.deleted());
+}
+
+struct Mounted<'p>(&'p Path);
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        // Err: it is unmounted with what is beneath it.
+        let _ = umount2(self.0, MntFlags::MNT_DETACH);
+    }
+}
+
+/// A guard whose clocks can be set, with two archives a second old and a `min-age` of half an hour.
+fn with_clocks() -> Option<(Scene, Vec<String>, Clocks, Daemon)> {
+    let clocks = match Clocks::new() {
+        Ok(clocks) => clocks,
+        Err(error) => {
+            println!("SKIPPED: no clocks to be set: {error:#}");
+            return None;
+        }
+    };
+    let (scene, names) = scene();
+    for name in &names {
+        make_old(&scene.directory().join(name));
+    }
+    let daemon = scene.setting.start_with(&[], &mut |command| clocks.rule(command));
+    Some((scene, names, clocks, daemon))
+}
+
+#[test]
+fn case_39_a_clock_that_steps_back_an_hour_stops_nothing() {
+    let Some((scene, names, clocks, mut daemon)) = with_clocks() else { return };
+    daemon.keeps_running_for(Duration::from_millis(300));
+    clocks.set_wall(-3600);
+    daemon.keeps_running_for(Duration::from_millis(1200));
+    scene.leave(Bytes::mib(60));
+    check_reclaims_one(&scene, &names, &mut daemon);
+    let times: Vec<String> =
+        daemon.audit().iter().map(|line| line["time"].as_str().unwrap().to_owned()).collect();
+    assert!(times.first() > times.last(), "the guard did see the clock go back: {times:?}");
+    let ids: Vec<u64> = daemon.audit().iter().map(|line| line["id"].as_u64().unwrap()).collect();
+    assert!(ids.is_sorted(), "{ids:?}");
+}
+
+#[test]
+fn case_39_a_clock_that_jumps_ahead_for_a_moment_costs_no_young_one() {
+    let Some(clocks) = Clocks::new().ok() else { return println!("SKIPPED: no C compiler") };
+    let scene = Scene::new();
+    let at = jiff::Timestamp::from_second(jiff_now()).unwrap();
+    let young: Vec<_> = (0..3)
+        .map(|second| {
+            let at = at - jiff::SignedDuration::from_secs(60 + second);
+            let archive = tests::archives::Archive::new("team", "web", "main", at, 16 << 20);
+            archive.write_in(&scene.directory()).unwrap();
+            archive.kubelet_name()
+        })
+        .collect();
+    scene.configure("[eviction]\nmin-age = \"30m\"");
+    let mut daemon = scene.setting.start_with(&[], &mut |command| clocks.rule(command));
+    // Years ahead, and back: what was decided then must not stick.
+    clocks.set_wall(10 * 365 * 86_400);
+    daemon.keeps_running_for(Duration::from_millis(1500));
+    clocks.set_wall(0);
+    scene.leave(Bytes::mib(60));
+    daemon.wait_until("helpless", |daemon| daemon.log().contains("can free nothing"));
+    daemon.keeps_running_for(Duration::from_millis(1500));
+    check_all_there(&scene, &young, &daemon);
+}
+
+#[test]
+fn a_machine_that_slept_goes_on_where_it_was() {
+    // CLOCK_MONOTONIC stands still while a machine sleeps; the wall clock does not.
+    let Some((scene, names, clocks, mut daemon)) = with_clocks() else { return };
+    daemon.keeps_running_for(Duration::from_millis(300));
+    clocks.set_wall(8 * 3600);
+    daemon.keeps_running_for(Duration::from_millis(1200));
+    assert_eq!(daemon.get("/healthz").map(|(status, _)| status), Some(200), "asleep is not hung");
+    scene.leave(Bytes::mib(60));
+    check_reclaims_one(&scene, &names, &mut daemon);
+}
+
+#[test]
+fn a_loop_that_was_kept_from_running_for_ten_minutes_is_alive_at_its_next_turn() {
+    let Some((scene, names, clocks, mut daemon)) = with_clocks() else { return };
+    daemon.keeps_running_for(Duration::from_millis(300));
+    // A virtual machine that was paused: monotonic goes on, nobody ran.
+    clocks.advance_monotonic(600);
+    daemon.keeps_running_for(Duration::from_millis(2500));
+    assert_eq!(daemon.get("/healthz").map(|(status, _)| status), Some(200), "{}", daemon.log());
+    scene.leave(Bytes::mib(60));
+    check_reclaims_one(&scene, &names, &mut daemon);
+}
+
+#[expect(clippy::disallowed_methods, reason = "the guard compares with the real time")]
+fn jiff_now() -> i64 {
+    jiff::Timestamp::now().as_second()
+}
