@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use guard::model::{Bytes, FileId};
-use guard::observe::probe::{Coverage, LedgerEntry, Probe, Slot, Wakes};
+use guard::observe::probe::{Backend, Coverage, LedgerEntry, Probe, Slot, Wakes};
 
 use crate::loopfs::LoopMount;
 
@@ -32,7 +32,23 @@ impl Watching {
     /// Watches a new directory on `mount`. Root only.
     #[track_caller]
     pub fn new(mount: LoopMount) -> Watching {
-        let (probe, wakes) = Probe::load().unwrap_or_else(|error| panic!("no probe: {error}"));
+        Watching::with(Probe::load().unwrap_or_else(|error| panic!("no probe: {error}")), mount)
+    }
+
+    /// The same through one backend only; `None`, having said why, when this kernel refuses it.
+    #[track_caller]
+    pub fn through(backend: Backend, mount: LoopMount) -> Option<Watching> {
+        match Probe::load_only(backend) {
+            Ok(loaded) => Some(Watching::with(loaded, mount)),
+            Err(error) => {
+                println!("not through {backend}: {error}");
+                None
+            }
+        }
+    }
+
+    #[track_caller]
+    fn with((probe, wakes): (Probe, Wakes), mount: LoopMount) -> Watching {
         let path = mount.path().join("checkpoints");
         std::fs::create_dir(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let directory = File::open(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));

@@ -1,8 +1,11 @@
 //! Where the kernel calls us: one file per family of hooks.
 
+mod calls;
 mod ext4;
+mod io_uring;
 mod learn;
 mod pages;
+mod requests;
 
 use guard_ebpf::Watched;
 

@@ -12,9 +12,7 @@ use nix::sys::eventfd::EventFd;
 use crate::agent::priority;
 use crate::config::ProbeMode;
 use crate::model::{Bytes, Monotonic};
-use crate::observe::probe::{
-    Armed, Backend, Coverage, Lost, Probe, ProbeError, SelfTest, Slot, Wakes, Written,
-};
+use crate::observe::probe::{Armed, Backend, Coverage, Lost, Probe, ProbeError, Slot, Wakes, Written};
 
 /// The loaded probe.
 pub(super) struct Probing {
@@ -47,7 +45,13 @@ impl Probing {
             );
             return Ok(None);
         }
-        let (probe, wakes) = match Probe::load() {
+        let loaded = match mode {
+            ProbeMode::Fexit => Probe::load_only(Backend::Fexit),
+            ProbeMode::Kprobe => Probe::load_only(Backend::Kprobe),
+            ProbeMode::RawTracepoint => Probe::load_only(Backend::RawTracepoint),
+            ProbeMode::Auto | ProbeMode::Off => Probe::load(),
+        };
+        let (probe, wakes) = match loaded {
             Ok(loaded) => loaded,
             Err(error) if mode == ProbeMode::Auto => {
                 tracing::warn!(%error, backend = Backend::Inotify.as_str(), "eBPF does not work here; going on without");
@@ -55,7 +59,7 @@ impl Probing {
             }
             Err(error) => return Err(error),
         };
-        tracing::info!(backend = probe.backend().as_str(), "eBPF loaded");
+        tracing::info!(mode = mode.as_str(), "eBPF loaded");
         let latches = vec![const { None }; usize::from(Slot::MAX.0) + 1];
         let this = Arc::new(Probing { probe, latches: Mutex::new(latches), lost: Mutex::default() });
         let deliverer = this.clone();
@@ -66,11 +70,6 @@ impl Probing {
             tracing::error!(%error, "no thread to wait for wakes; the timer alone must do");
         }
         Ok(Some(this))
-    }
-
-    /// What sees the writes.
-    pub(super) fn backend(&self) -> Backend {
-        self.probe.backend()
     }
 
     /// A slot for a filesystem, whose wakes will ring `bell`; `None` when all are taken.
@@ -134,20 +133,9 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    /// Counts what is written below `dir`, once a probe file has shown that it does count.
+    /// Counts what is written below `dir`.
     pub(super) fn add(&mut self, dir: BorrowedFd<'_>) -> Result<Coverage, ProbeError> {
-        let coverage = self.probing.probe.watch(self.slot, dir)?;
-        if coverage != Coverage::Nothing {
-            match self.probing.probe.self_test(dir) {
-                Ok(SelfTest::Counts) => {}
-                Ok(SelfTest::Untested(error)) => tracing::debug!(%error, "eBPF self-test not possible"),
-                Err(error) => {
-                    self.exact = false;
-                    self.remove(dir);
-                    return Err(error);
-                }
-            }
-        }
+        let coverage = self.probing.probe.watch(self.slot, dir).inspect_err(|_| self.exact = false)?;
         self.exact &= coverage == Coverage::Blocks;
         Ok(coverage)
     }

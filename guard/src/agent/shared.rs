@@ -14,7 +14,7 @@ use crate::agent::probing::Probing;
 use crate::config::Config;
 use crate::decide::Transition;
 use crate::model::{Bytes, Inventory, Monotonic, Observation, Plan};
-use crate::observe::probe::{Backend, ProbeError};
+use crate::observe::probe::ProbeError;
 use crate::report::audit::{AuditLog, AuditSettings, Event};
 use crate::report::health::Health;
 use crate::report::metrics::{FilesystemLabel, Holdings, LostEvents, Metrics};
@@ -47,8 +47,7 @@ impl Shared {
         metrics.dry_run(dry_run);
         let stop = Arc::new(AtomicBool::new(false));
         let probing = Probing::start(config.probe, stop.clone())?;
-        let backend = probing.as_ref().map_or(Backend::Inotify, |probing| probing.backend());
-        metrics.backend(backend.as_str(), probing.is_none() && config.probe != crate::config::ProbeMode::Off);
+        metrics.backend_degraded(probing.is_none() && config.probe != crate::config::ProbeMode::Off);
         let health = Arc::new(Health::new(STALE_AFTER));
         health.configured();
         let settings = config.audit.path.clone().map(|path| AuditSettings {

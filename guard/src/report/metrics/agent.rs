@@ -6,7 +6,9 @@ use jiff::Timestamp;
 use prometheus::{Gauge, GaugeVec, IntCounter, IntCounterVec};
 
 use super::families::Families;
-use super::labels::{BACKEND, FILESYSTEM, FilesystemLabel, LOST, LostEvents, POOL, VERSION, WAKE, Wake};
+use super::labels::{
+    BACKEND, BACKENDS, FILESYSTEM, FilesystemLabel, LOST, LostEvents, POOL, VERSION, WAKE, Wake,
+};
 
 #[derive(Debug)]
 pub(super) struct AgentFamilies {
@@ -46,8 +48,8 @@ impl AgentFamilies {
             ),
             backend: families.gauge_by(
                 "checkpoint_guard_backend_info",
-                &[BACKEND],
-                "Always 1; the label says how the guard sees writes.",
+                &[FILESYSTEM, BACKEND],
+                "Always 1; the label says how the guard sees writes to the filesystem.",
             ),
             backend_degraded: families.gauge(
                 "checkpoint_guard_backend_degraded",
@@ -119,9 +121,20 @@ impl AgentFamilies {
         self.dry_run.set(f64::from(u8::from(dry_run)));
     }
 
-    pub(super) fn backend(&self, name: &str, degraded: bool) {
-        only(&self.backend, name);
+    pub(super) fn backend(&self, filesystem: &FilesystemLabel, name: &str) {
+        self.forget_backend(filesystem);
+        self.backend.with_label_values(&[filesystem.as_str(), name]).set(1.0);
+    }
+
+    pub(super) fn backend_degraded(&self, degraded: bool) {
         self.backend_degraded.set(f64::from(u8::from(degraded)));
+    }
+
+    fn forget_backend(&self, filesystem: &FilesystemLabel) {
+        for name in BACKENDS {
+            // Err: that was not the one.
+            let _ = self.backend.remove_label_values(&[filesystem.as_str(), name]);
+        }
     }
 
     pub(super) fn lost(&self, kind: LostEvents, count: u64) {
@@ -169,6 +182,7 @@ impl AgentFamilies {
         let _ = self.scan_failures.remove_label_values(&name);
         let _ = self.last_scan.remove_label_values(&name);
         let _ = self.last_scan_duration.remove_label_values(&name);
+        self.forget_backend(filesystem);
     }
 }
 

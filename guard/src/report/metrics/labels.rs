@@ -29,10 +29,14 @@ pub(super) const LOST: LabelKey =
     LabelKey { name: "kind", values: "`ring-buffer`, `ledger`, `inotify-queue`" };
 pub(super) const WAKE: LabelKey =
     LabelKey { name: "cause", values: "`budget`, `directory`, `timer`, `configuration`, `request`" };
-pub(super) const BACKEND: LabelKey = LabelKey { name: "backend", values: "`raw-tracepoint`, `inotify`" };
+pub(super) const BACKEND: LabelKey =
+    LabelKey { name: "backend", values: "`fexit`, `kprobe`, `raw-tracepoint`, `inotify`" };
 pub(super) const POOL: LabelKey =
     LabelKey { name: "pool", values: "the node's pool as the configuration names it, or nothing" };
 pub(super) const VERSION: LabelKey = LabelKey { name: "version", values: "the guard's version" };
+
+/// Every value of [`BACKEND`].
+pub(super) const BACKENDS: [&str; 4] = ["fexit", "kprobe", "raw-tracepoint", "inotify"];
 
 /// The levels that have a threshold.
 pub(super) const THRESHOLD_LEVELS: [Level; 3] = [Level::Soft, Level::Hard, Level::Critical];
