@@ -3,6 +3,7 @@
 pub mod archives;
 pub mod checkpoints;
 pub mod counting;
+pub mod coverage;
 pub mod crowd;
 pub mod daemon;
 pub mod exposition;
@@ -12,5 +13,6 @@ pub mod sampler;
 pub mod scene;
 pub mod setting;
 pub mod storm;
+pub mod vm;
 pub mod watching;
 pub mod ways;

@@ -12,6 +12,7 @@ mod ebpf_artifact;
 mod setup;
 mod tally;
 mod test;
+mod vm_test;
 
 /// Builds, tests, shows and measures checkpoint-guard.
 #[derive(Parser)]
@@ -25,6 +26,8 @@ enum Task {
     Demo(demo::Options),
     /// Measures the guard beside its alternatives.
     Bench(bench::Options),
+    /// Runs the guard's tests on other kernels, in an emulator.
+    VmTest(vm_test::Options),
     /// Runs all tests, formatting and lints: what CI runs.
     Test(test::Options),
 }
@@ -36,6 +39,7 @@ fn main() -> anyhow::Result<()> {
         Task::Setup(options) => setup::run(options, root),
         Task::Demo(options) => demo::run(options, root),
         Task::Bench(options) => bench::run(options, root),
+        Task::VmTest(options) => vm_test::run(options, root),
         Task::Test(options) => test::run(options, root),
     }
 }
