@@ -1,6 +1,8 @@
 //! What each backend counts of each way of writing, on each filesystem: the truth behind the table of docs/KERNEL.md.
 //! Root only. `UPDATE_DOCS=1` takes what this kernel shows, `cargo xtask vm-test --bless` what the others do.
 
+use std::rc::Rc;
+
 use guard::model::Bytes;
 use guard::observe::probe::{Backend, Coverage};
 use tests::coverage::{Row, TRIALS, directory, series};
@@ -11,12 +13,10 @@ fn rows() -> Vec<Row> {
     let filesystems =
         [Filesystem::Ext4, Filesystem::Xfs, Filesystem::Btrfs, Filesystem::Tmpfs, Filesystem::Overlay];
     let mut rows = Vec::new();
-    for backend in [Backend::Fexit, Backend::Kprobe, Backend::RawTracepoint] {
-        for filesystem in filesystems.into_iter().filter(|it| it.is_known()) {
-            let Some(watching) = Watching::through(backend, LoopMount::new(filesystem, Bytes::mib(320)))
-            else {
-                break;
-            };
+    for filesystem in filesystems.into_iter().filter(|it| it.is_known()) {
+        let mount = Rc::new(LoopMount::new(filesystem, Bytes::mib(320)));
+        for backend in [Backend::Fexit, Backend::Kprobe, Backend::RawTracepoint] {
+            let Some(watching) = Watching::through(backend, mount.clone()) else { continue };
             if watching.coverage != Coverage::Nothing {
                 rows.push(Row::find_out(backend.as_str(), filesystem.as_str(), &watching));
             }

@@ -129,7 +129,7 @@ impl Directories {
         self.refused.push(way);
     }
 
-    /// Whether the kernel lets a backend in: attaches its programs for a moment.
+    /// Whether the kernel lets a backend in: attaches its programs for a moment. [`Directories::settle`] afterwards.
     pub(super) fn try_backend(&mut self, backend: Backend) -> Result<Coverage, ProbeError> {
         let ways = way::of_backend(backend, &self.layout);
         let missing = format!("function or tracepoint of the kind that {backend} counts by");
@@ -145,7 +145,6 @@ impl Directories {
                 break;
             }
         }
-        self.settle();
         outcome
     }
 
