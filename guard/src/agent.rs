@@ -2,13 +2,15 @@
 //!
 //! One thread per filesystem turns the loop ([`filesystem`]); this module starts them, one for each filesystem that a
 //! configured directory lies on, opens directories anew when they were replaced or mounted over, takes up changed
-//! configuration, serves HTTP, and ends everything on SIGTERM.
+//! configuration, serves HTTP and the socket, and ends everything on SIGTERM.
 
 pub mod clock;
 
+mod answers;
+mod braking;
 mod filesystem;
 mod opener;
-mod priority;
+pub(crate) mod priority;
 mod probing;
 mod reader;
 mod relief;
@@ -29,8 +31,9 @@ use self::shared::Shared;
 use crate::act::checkpoint_dir::CheckpointDir;
 use crate::config::{Config, DirectoryConfig};
 use crate::report::audit::Event;
-use crate::report::http;
 use crate::report::metrics::FilesystemLabel;
+use crate::report::{http, socket};
+use crate::sandbox::{self, Sandbox};
 
 /// What the command line says.
 #[derive(Clone, Debug)]
@@ -63,8 +66,10 @@ const STOP_LIMIT: Duration = Duration::from_secs(2);
 /// # Errors
 /// Only what makes protecting impossible from the start; afterwards every problem is reported and survived.
 pub fn run(options: Options, config: Config) -> anyhow::Result<()> {
+    // First of all: threads inherit it, and there are none yet.
+    let sandbox = sandbox::enter(&config, &options.config_path);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let agent = Agent::new(options, config)?;
+    let agent = Agent::new(options, config, sandbox)?;
     let result = runtime.block_on(agent.run());
     // A blocked name look-up or accept must not hold up the end.
     runtime.shutdown_timeout(Duration::from_millis(100));
@@ -75,6 +80,7 @@ struct Agent {
     options: Options,
     config: Arc<Config>,
     shared: Arc<Shared>,
+    sandbox: Sandbox,
     /// By the `st_dev` of their directories.
     loops: HashMap<u64, Handle>,
     outbox: UnboundedSender<Happened>,
@@ -82,11 +88,14 @@ struct Agent {
 }
 
 impl Agent {
-    fn new(options: Options, config: Config) -> anyhow::Result<Agent> {
+    fn new(options: Options, config: Config, sandbox: Sandbox) -> anyhow::Result<Agent> {
         let (outbox, inbox) = unbounded_channel();
         let config = Arc::new(config);
         let shared = Arc::new(Shared::new(&config, options.dry_run)?);
-        Ok(Agent { options, config, shared, loops: HashMap::new(), outbox, inbox })
+        for (layer, state) in sandbox.layers() {
+            shared.metrics.sandbox(layer.as_str(), matches!(state, sandbox::State::Active(_)));
+        }
+        Ok(Agent { options, config, shared, sandbox, loops: HashMap::new(), outbox, inbox })
     }
 
     async fn run(mut self) -> anyhow::Result<()> {
@@ -103,6 +112,7 @@ impl Agent {
             dry_run: self.options.dry_run,
         });
         let (served, mut stop_serving) = self.serve().await;
+        let (on_socket, stop_on_socket) = self.serve_socket();
         for directory in self.config.directories.clone() {
             if !directory.optional {
                 self.shared.health.expect_scan(&directory.path);
@@ -120,10 +130,11 @@ impl Agent {
         };
         tracing::info!(reason, "stopping");
         let ended = self.stop_loops().await;
+        drop(stop_on_socket);
         if let Some(stop) = stop_serving.take() {
             let _ = stop.send(());
         }
-        if let Some(served) = served {
+        for served in [served, on_socket].into_iter().flatten() {
             let _ = tokio::time::timeout(Duration::from_millis(600), served).await;
         }
         let reason =
@@ -158,6 +169,32 @@ impl Agent {
                 (None, None)
             }
         }
+    }
+
+    /// Answers on the socket, if configured and possible, until the sender is dropped.
+    fn serve_socket(
+        &self,
+    ) -> (Option<tokio::task::JoinHandle<()>>, Option<tokio::sync::oneshot::Sender<()>>) {
+        let Some(path) = &self.config.socket.path else { return (None, None) };
+        let listener = match socket::listen(path) {
+            Ok(listener) => listener,
+            Err(error) => {
+                tracing::error!(%error, "no socket for `top` and others; protecting all the same");
+                return (None, None);
+            }
+        };
+        tracing::info!(path = %path.display(), "answering on the socket");
+        let answers = answers::answers(self.shared.clone(), self.config.pool.clone());
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let served = tokio::spawn(async move {
+            let until = async {
+                let _ = stopped.await;
+            };
+            if let Err(error) = socket::serve(listener, answers, until).await {
+                tracing::error!(%error, "the socket is not served");
+            }
+        });
+        (Some(served), Some(stop))
     }
 
     /// Opens a directory, now or when it appears, on a thread that nobody waits for: the open may hang.
@@ -216,6 +253,13 @@ impl Agent {
 
     /// Takes up a changed configuration, or says why not and goes on with the old one.
     fn configure(&mut self, result: Result<Config, String>) {
+        let result = result.and_then(|config| match self.sandbox.out_of_reach(&config).as_slice() {
+            [] => Ok(config),
+            beyond => Err(format!(
+                "the sandbox, which cannot be widened, was made for other directories than {beyond:?}; restart the \
+                 guard to take the configuration up"
+            )),
+        });
         let config = match result {
             Ok(config) if config == *self.config => return,
             Ok(config) => config,
@@ -229,8 +273,12 @@ impl Agent {
         if config.metrics != self.config.metrics
             || config.audit != self.config.audit
             || config.probe != self.config.probe
+            || config.socket != self.config.socket
+            || config.sandbox != self.config.sandbox
         {
-            tracing::warn!("changes of [metrics], [audit] and [probe] take effect with the next start");
+            tracing::warn!(
+                "changes of [metrics], [audit], [probe], [socket] and [sandbox] take effect with the next start"
+            );
         }
         let before = std::mem::replace(&mut self.config, Arc::new(config));
         for handle in self.loops.values() {

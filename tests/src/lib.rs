@@ -1,12 +1,15 @@
 //! What the tests on real kernels and filesystems share.
 
 pub mod archives;
+pub mod brake;
 pub mod checkpoints;
 pub mod counting;
 pub mod coverage;
 pub mod crowd;
 pub mod daemon;
 pub mod exposition;
+pub mod forged;
+pub mod hostile;
 pub mod http;
 pub mod loopfs;
 pub mod sampler;

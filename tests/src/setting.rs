@@ -70,6 +70,11 @@ impl Setting {
         self.scratch.path().join("guard.toml")
     }
 
+    /// The daemon's socket.
+    pub fn socket(&self) -> PathBuf {
+        self.scratch.path().join("run/guard.sock")
+    }
+
     /// The audit log.
     pub fn audit_path(&self) -> PathBuf {
         self.audit.clone()
@@ -79,8 +84,9 @@ impl Setting {
     pub fn configure(&self, text: &str) {
         let audit = self.audit_path();
         let common = format!(
-            "[metrics]\nlisten = \"{}\"\n[audit]\npath = {audit:?}\n[kubernetes]\nmode = \"off\"\n",
-            self.address
+            "[metrics]\nlisten = \"{}\"\n[audit]\npath = {audit:?}\n[socket]\npath = {:?}\n[kubernetes]\nmode = \"off\"\n",
+            self.address,
+            self.socket()
         );
         std::fs::write(self.config(), format!("{text}\n{common}")).expect("the configuration can be written");
     }

@@ -9,6 +9,7 @@ mod build_ebpf;
 mod command;
 mod demo;
 mod ebpf_artifact;
+mod fuzz;
 mod setup;
 mod tally;
 mod test;
@@ -28,6 +29,8 @@ enum Task {
     Bench(bench::Options),
     /// Runs the guard's tests on other kernels, in an emulator.
     VmTest(vm_test::Options),
+    /// Throws bytes at what reads input from outside (needs the nightly toolchain).
+    Fuzz(fuzz::Options),
     /// Runs all tests, formatting and lints: what CI runs.
     Test(test::Options),
 }
@@ -40,6 +43,7 @@ fn main() -> anyhow::Result<()> {
         Task::Demo(options) => demo::run(options, root),
         Task::Bench(options) => bench::run(options, root),
         Task::VmTest(options) => vm_test::run(options, root),
+        Task::Fuzz(options) => fuzz::run(options, root),
         Task::Test(options) => test::run(options, root),
     }
 }

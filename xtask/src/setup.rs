@@ -21,7 +21,7 @@ pub(crate) struct Options {
 }
 
 /// A program that tests run, and the Debian package that has it.
-const PROGRAMS: [(&str, &str); 7] = [
+const PROGRAMS: [(&str, &str); 8] = [
     ("mkfs.ext4", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),
     ("mkfs.btrfs", "btrfs-progs"),
@@ -29,6 +29,7 @@ const PROGRAMS: [(&str, &str); 7] = [
     ("mount", "mount"),
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("busybox", "busybox-static"),
+    ("strace", "strace"),
 ];
 
 /// Debian's compiler with a core library for eBPF.

@@ -11,7 +11,7 @@ use crate::{filter, hooks};
 /// as the system calls do.
 const WRITES: [u8; 3] = [2, 5, 23];
 
-/// `io_uring_complete(ring, request, user data, result, …)`, since Linux 6.13 `(ring, request, entry)`. Usually in the
+/// `io_uring_complete(ring, request, user data, result, …)`, in newer kernels (6.18) `(ring, request, entry)`. Usually in the
 /// writer's context; a request that waited for the disk is completed by whoever reaps it, or a worker.
 #[raw_tracepoint]
 pub(crate) fn io_uring_done(context: RawTracePointContext) -> i32 {

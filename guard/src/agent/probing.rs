@@ -19,6 +19,8 @@ pub(super) struct Probing {
     probe: Probe,
     latches: Mutex<Vec<Option<Arc<Latch>>>>,
     lost: Mutex<Lost>,
+    /// What sees the writes to the directory that was added last.
+    taken: Mutex<Backend>,
 }
 
 /// Where a wake waits for its loop.
@@ -61,7 +63,12 @@ impl Probing {
         };
         tracing::info!(mode = mode.as_str(), "eBPF loaded");
         let latches = vec![const { None }; usize::from(Slot::MAX.0) + 1];
-        let this = Arc::new(Probing { probe, latches: Mutex::new(latches), lost: Mutex::default() });
+        let this = Arc::new(Probing {
+            probe,
+            latches: Mutex::new(latches),
+            lost: Mutex::default(),
+            taken: Mutex::new(Backend::Inotify),
+        });
         let deliverer = this.clone();
         let spawned = std::thread::Builder::new()
             .name("wakes".to_owned())
@@ -70,6 +77,11 @@ impl Probing {
             tracing::error!(%error, "no thread to wait for wakes; the timer alone must do");
         }
         Ok(Some(this))
+    }
+
+    /// What sees the writes, inotify until a directory is watched.
+    pub(super) fn backend(&self) -> Backend {
+        *lock(&self.taken)
     }
 
     /// A slot for a filesystem, whose wakes will ring `bell`; `None` when all are taken.
@@ -136,6 +148,7 @@ impl Watched {
     /// Counts what is written below `dir`.
     pub(super) fn add(&mut self, dir: BorrowedFd<'_>) -> Result<Coverage, ProbeError> {
         let coverage = self.probing.probe.watch(self.slot, dir).inspect_err(|_| self.exact = false)?;
+        *lock(&self.probing.taken) = coverage.backend();
         self.exact &= coverage == Coverage::Blocks;
         Ok(coverage)
     }

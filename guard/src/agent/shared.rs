@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use crate::act::checkpoint_dir::Leftover;
 use crate::act::journal::{Intent, Journal, Outcome, Verdict};
+use crate::agent::braking::{Brakes, Braking};
 use crate::agent::clock::wall;
 use crate::agent::probing::Probing;
 use crate::config::Config;
 use crate::decide::Transition;
 use crate::model::{Bytes, Inventory, Monotonic, Observation, Plan};
-use crate::observe::probe::ProbeError;
+use crate::observe::probe::Backend;
 use crate::report::audit::{AuditLog, AuditSettings, Event};
 use crate::report::health::Health;
 use crate::report::metrics::{FilesystemLabel, Holdings, LostEvents, Metrics};
@@ -27,6 +28,8 @@ pub(super) struct Shared {
     pub(super) metrics: Arc<Metrics>,
     pub(super) health: Arc<Health>,
     pub(super) probing: Option<Arc<Probing>>,
+    pub(super) braking: Option<Arc<Braking>>,
+    pub(super) brakes: Brakes,
     pub(super) dry_run: bool,
     pub(super) stop: Arc<AtomicBool>,
     audit: Mutex<Option<AuditLog>>,
@@ -36,17 +39,18 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Opens the audit log and loads the probe.
+    /// Opens the audit log, loads the probe, and gets the brake ready.
     ///
     /// # Errors
-    /// The configuration names a backend that does not work here.
-    pub(super) fn new(config: &Config, dry_run: bool) -> Result<Shared, ProbeError> {
+    /// The configuration names a backend or a brake that does not work here.
+    pub(super) fn new(config: &Config, dry_run: bool) -> anyhow::Result<Shared> {
         let metrics = Arc::new(Metrics::new());
         metrics.config_loaded(wall());
         metrics.pool(config.pool.as_deref());
         metrics.dry_run(dry_run);
         let stop = Arc::new(AtomicBool::new(false));
         let probing = Probing::start(config.probe, stop.clone())?;
+        let braking = Braking::start(config.brake, dry_run, stop.clone())?;
         metrics.backend_degraded(probing.is_none() && config.probe != crate::config::ProbeMode::Off);
         let health = Arc::new(Health::new(STALE_AFTER));
         health.configured();
@@ -57,8 +61,24 @@ impl Shared {
         });
         let audit = Mutex::new(settings.map(|settings| AuditLog::open(settings, wall)));
         let (audit_failures, holdings) = (AtomicU64::new(0), Mutex::default());
-        let shared = Shared { metrics, health, probing, dry_run, stop, audit, audit_failures, holdings };
+        let shared = Shared {
+            metrics,
+            health,
+            probing,
+            braking,
+            brakes: Brakes::default(),
+            dry_run,
+            stop,
+            audit,
+            audit_failures,
+            holdings,
+        };
         Ok(shared)
+    }
+
+    /// What sees the writes.
+    pub(super) fn backend(&self) -> Backend {
+        backend_of(self.probing.as_deref())
     }
 
     /// The audit log, for the executor. Held for a round: rounds of several filesystems write one after the other,
@@ -153,6 +173,10 @@ impl Shared {
             self.metrics.audit_failed();
         }
     }
+}
+
+fn backend_of(probing: Option<&Probing>) -> Backend {
+    probing.map_or(Backend::Inotify, Probing::backend)
 }
 
 /// The audit log as the executor sees it.

@@ -4,6 +4,7 @@ pub mod archive;
 pub mod btrfs;
 pub mod catalog;
 pub mod filesystem;
+pub mod finder;
 pub mod holders;
 pub mod inotify;
 pub mod lease;

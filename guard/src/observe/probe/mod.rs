@@ -22,10 +22,10 @@ use std::fmt;
 
 pub use attempt::{Attempt, Outcome, survey, survey_of};
 #[cfg(feature = "ebpf")]
-pub use ebpf::{Probe, Wakes};
+pub use ebpf::{Probe, RefusedCalls, Refusing, Wakes};
 pub use error::ProbeError;
 #[cfg(not(feature = "ebpf"))]
-pub use without::{Probe, Wakes};
+pub use without::{Probe, RefusedCalls, Refusing, Wakes};
 
 #[cfg(feature = "ebpf")]
 use self::ebpf::attempts as ebpf_attempts;

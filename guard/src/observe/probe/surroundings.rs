@@ -97,7 +97,7 @@ pub(super) fn remedy(errno: Option<i32>, others: Others) -> Option<String> {
         }
         libc::ENOMEM => "raise the memory limit, or RLIMIT_MEMLOCK before Linux 5.11".to_owned(),
         libc::ENOENT => "nothing: this kernel was built without it".to_owned(),
-        libc::ENOSYS => "boot a kernel with CONFIG_BPF_SYSCALL".to_owned(),
+        libc::ENOSYS => "boot a kernel with CONFIG_BPF_SYSCALL; for kprobes, [sandbox] mode = \"off\"".to_owned(),
         _ => return None,
     };
     Some(remedy)

@@ -7,7 +7,7 @@ use prometheus::{Gauge, GaugeVec, IntCounter, IntCounterVec};
 
 use super::families::Families;
 use super::labels::{
-    BACKEND, BACKENDS, FILESYSTEM, FilesystemLabel, LOST, LostEvents, POOL, VERSION, WAKE, Wake,
+    BACKEND, BACKENDS, FILESYSTEM, FilesystemLabel, LAYER, LOST, LostEvents, POOL, VERSION, WAKE, Wake,
 };
 
 #[derive(Debug)]
@@ -17,6 +17,7 @@ pub(super) struct AgentFamilies {
     dry_run: Gauge,
     backend: GaugeVec,
     backend_degraded: Gauge,
+    sandbox: GaugeVec,
     lost: IntCounterVec,
     wakes: IntCounterVec,
     scans: IntCounterVec,
@@ -54,6 +55,12 @@ impl AgentFamilies {
             backend_degraded: families.gauge(
                 "checkpoint_guard_backend_degraded",
                 "1 when a better backend was asked for than this kernel grants: reactions take longer.",
+            ),
+            sandbox: families.gauge_by(
+                "checkpoint_guard_sandbox_active",
+                &[LAYER],
+                "1 while this layer limits what the guard itself can do; 0 where the kernel or the configuration has \
+                 none of it (docs/SECURITY.md).",
             ),
             lost: families.counter_by(
                 "checkpoint_guard_lost_events_total",
@@ -135,6 +142,10 @@ impl AgentFamilies {
             // Err: that was not the one.
             let _ = self.backend.remove_label_values(&[filesystem.as_str(), name]);
         }
+    }
+
+    pub(super) fn sandbox(&self, layer: &str, active: bool) {
+        self.sandbox.with_label_values(&[layer]).set(f64::from(u8::from(active)));
     }
 
     pub(super) fn lost(&self, kind: LostEvents, count: u64) {

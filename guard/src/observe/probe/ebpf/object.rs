@@ -13,7 +13,7 @@ use super::super::ProbeError;
 use super::super::surroundings::Capabilities;
 
 /// The object that `cargo xtask build-ebpf` made.
-static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/guard-ebpf.o"));
+pub(super) static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/guard-ebpf.o"));
 
 /// The loaded object.
 #[derive(Debug)]
@@ -152,10 +152,10 @@ pub(super) fn refused(what: &str, error: &(dyn std::error::Error + 'static)) -> 
     // A refused program comes with the verifier's whole reasoning; the verdict is at its end.
     let verdict = text.lines().rev().find(|line| !line.trim().is_empty() && !line.starts_with("processed "));
     // What comes before the verifier's words, which may be none.
-    let first = text.lines().next().unwrap_or_default();
-    let first = first.trim_end().trim_end_matches("Verifier output:").trim_end_matches(['.', ' ']);
+    let whole = text.lines().next().unwrap_or_default();
+    let first = whole.trim_end().trim_end_matches("Verifier output:").trim_end_matches(['.', ' ']);
     let mut reason = first.to_owned();
-    if let Some(verdict) = verdict.filter(|verdict| *verdict != first) {
+    if let Some(verdict) = verdict.filter(|verdict| *verdict != whole) {
         reason = format!("{reason} … {verdict}");
     }
     if let Some(cause) = cause.map(ToString::to_string).filter(|cause| !reason.contains(cause)) {
@@ -179,7 +179,10 @@ fn advice(errno: i32) -> Option<&'static str> {
         ),
         libc::ENOENT => Some("this kernel has no such hook"),
         libc::ENOMEM => Some("out of memory, or above RLIMIT_MEMLOCK (it counts for eBPF before Linux 5.11)"),
-        libc::ENOSYS => Some("this kernel was built without bpf(2)"),
+        libc::ENOSYS => Some(
+            "this kernel was built without it, or the guard's own sandbox does not let it pass: perf_event_open(2), \
+             which kprobes take, is only to be had with [sandbox] mode = \"off\"",
+        ),
         _ => None,
     }
 }
