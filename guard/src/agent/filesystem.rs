@@ -27,7 +27,7 @@ use crate::model::{Bytes, Level, Monotonic, Need, Observation, PressurePolicy, S
 use crate::observe::catalog::{Catalog, Holds};
 use crate::observe::filesystem::observe;
 use crate::observe::inotify::{Detail, Event, Watcher};
-use crate::observe::probe::Coverage;
+use crate::observe::probe::{Backend, Coverage};
 use crate::report::metrics::{FilesystemLabel, FilesystemState, LostEvents, Wake};
 
 /// What the loop is told from outside. Each message is followed by a ring of the bell.
@@ -369,18 +369,21 @@ impl Filesystem {
         }
         let index = self.catalog.add_directory(path.clone());
         let mut detail = Detail::Writes;
+        let mut backend = Backend::Inotify;
         if let Some(watched) = &mut self.watched {
             match watched.add(dir.as_fd()) {
                 Ok(Coverage::Nothing) => {
                     tracing::warn!(directory = %path.display(), "eBPF does not see writes on this filesystem");
                 }
                 Ok(coverage) => {
-                    tracing::info!(directory = %path.display(), %coverage, "eBPF counts what is written");
+                    backend = coverage.backend();
+                    tracing::info!(directory = %path.display(), %backend, %coverage, "eBPF counts what is written");
                     detail = Detail::Entries;
                 }
                 Err(error) => tracing::warn!(directory = %path.display(), %error, "not watched by eBPF"),
             }
         }
+        self.shared.metrics.filesystem(&self.label).backend(backend.as_str());
         if let Some(watcher) = &mut self.watcher
             && let Err(errno) = watcher.add(dir.as_fd(), index, detail)
         {
