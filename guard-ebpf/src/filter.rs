@@ -24,7 +24,16 @@ pub(crate) fn filesystem(
     inode: Inode,
     counting: Counting,
 ) -> Option<&'static Directory> {
-    let sb = inode.superblock();
+    superblock(watched, inode.superblock(), counting)
+}
+
+/// The same, by the address of a `struct super_block`.
+#[inline(always)]
+pub(crate) fn superblock(
+    watched: &'static Watched,
+    sb: u64,
+    counting: Counting,
+) -> Option<&'static Directory> {
     find(watched, |directory| directory.sb == sb && directory.counting == counting as u32)
 }
 
@@ -62,7 +71,10 @@ fn above(watched: &'static Watched, mut dentry: Dentry) -> Option<&'static Direc
 }
 
 #[inline(always)]
-fn find(watched: &'static Watched, matches: impl Fn(&Directory) -> bool) -> Option<&'static Directory> {
+pub(crate) fn find(
+    watched: &'static Watched,
+    matches: impl Fn(&Directory) -> bool,
+) -> Option<&'static Directory> {
     // Two bounds: the verifier wants a constant one.
     for (index, directory) in watched.directories.iter().enumerate() {
         if index as u64 >= watched.count {

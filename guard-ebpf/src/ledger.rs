@@ -18,7 +18,13 @@ pub(crate) fn key(directory: &Directory, inode: Inode) -> LedgerKey {
 /// Adds `bytes` that the current process wrote. When the ledger is full, that is counted in its stead.
 #[inline(always)]
 pub(crate) fn add(directory: &Directory, inode: Inode, bytes: u64) {
-    if let Some(value) = add_unsigned(directory, inode, bytes) {
+    add_to(directory, &key(directory, inode), bytes);
+}
+
+/// The same, where the file's key is known.
+#[inline(always)]
+pub(crate) fn add_to(directory: &Directory, key: &LedgerKey, bytes: u64) {
+    if let Some(value) = add_unsigned(directory, key, bytes) {
         // SAFETY: `value` points into the map.
         unsafe { sign(value) };
     }
@@ -26,8 +32,8 @@ pub(crate) fn add(directory: &Directory, inode: Inode, bytes: u64) {
 
 /// Adds `bytes` that somebody else wrote, who has been named before.
 #[inline(always)]
-pub(crate) fn add_unsigned(directory: &Directory, inode: Inode, bytes: u64) -> Option<*mut LedgerValue> {
-    let Some(value) = entry(&key(directory, inode), directory) else {
+pub(crate) fn add_unsigned(directory: &Directory, key: &LedgerKey, bytes: u64) -> Option<*mut LedgerValue> {
+    let Some(value) = entry(key, directory) else {
         count_full();
         return None;
     };

@@ -7,6 +7,9 @@
 /// How many filesystems can have a budget at once. A node has one or two; each slot costs 40 bytes.
 pub const SLOTS: usize = 16;
 
+/// Where the bytes of a self-test go: beyond the slots, never armed, so that they are in nobody's budget.
+pub const SELF_TEST_SLOT: u32 = SLOTS as u32;
+
 /// How many directories can be watched at once, on all filesystems together.
 pub const DIRECTORIES: usize = 16;
 
@@ -75,6 +78,23 @@ pub mod names {
     /// second was added by Linux 6.6.
     pub const DIRECT_IO: [(&str, &str); 2] =
         [("direct_io_begins", "iomap_dio_rw_begin"), ("direct_io_ends", "iomap_dio_complete")];
+    /// Programs that count calls when they return, their functions, and how many arguments those must have: the
+    /// result stands behind the last. The first one is indispensable.
+    pub const CALLS: [(&str, &str, u32); 4] = [
+        ("wrote", "vfs_write", 4),
+        ("wrote_vector", "vfs_writev", 5),
+        ("spliced", "iter_file_splice_write", 5),
+        ("allocated", "vfs_fallocate", 4),
+    ];
+    /// The program that counts pages of mappings when they become writable, and its function.
+    pub const MAPPED: (&str, &str) = ("page_made_writable", "do_page_mkwrite");
+    /// The program that counts what io_uring has written, and its tracepoint.
+    pub const IO_URING: (&str, &str) = ("io_uring_done", "io_uring_complete");
+    /// The program on a filesystem's own entry for writing (a kprobe); the function depends on the filesystem.
+    pub const REQUEST: &str = "write_requested";
+    /// Programs that go with it, and their functions.
+    pub const REQUESTS: [(&str, &str); 2] =
+        [("allocation_requested", "vfs_fallocate"), ("page_requested", "do_page_mkwrite")];
 }
 
 /// How a filesystem's bytes are counted; a hook passes over filesystems that are counted by another one, so that
@@ -86,6 +106,10 @@ pub enum Counting {
     Blocks = 1,
     /// Page-cache pages that become dirty, and finished direct writes.
     Pages = 2,
+    /// What calls of the virtual filesystem return: bytes as written, nothing given back.
+    Calls = 3,
+    /// What the filesystem itself is asked to write, whoever asks; nothing given back.
+    Requests = 4,
 }
 
 /// Where the running kernel keeps what the program reads: byte offsets within its structures, from its BTF.
@@ -144,6 +168,24 @@ pub struct Offsets {
     pub kiocb_file: u32,
     /// `iov_iter.data_source`: the byte that says a direct I/O is a write
     pub iter_is_source: u32,
+    /// `iov_iter.count`
+    pub iter_count: u32,
+    /// `inode.i_nlink`
+    pub inode_nlink: u32,
+    /// `vm_fault.vma`
+    pub fault_vma: u32,
+    /// `vm_area_struct.vm_file`
+    pub vma_file: u32,
+    /// `io_kiocb.file`
+    pub uring_file: u32,
+    /// `io_kiocb.opcode`
+    pub uring_opcode: u32,
+    /// `io_uring_cqe.res`; only where the tracepoint tells the entry rather than the result
+    pub uring_result: u32,
+    /// 1 when `io_uring_complete` tells the completion queue entry (Linux 6.18), 0 when it tells the result
+    pub uring_tells_entry: u32,
+    /// 1 when programs may read any kernel memory, 0 under lockdown=confidentiality
+    pub may_probe: u32,
 }
 
 impl Offsets {
@@ -372,7 +414,7 @@ pub struct Lost {
 }
 
 const _: () = {
-    assert!(size_of::<Offsets>() == 26 * 4);
+    assert!(size_of::<Offsets>() == 35 * 4);
     assert!(size_of::<Directory>() == 40);
     assert!(size_of::<Watched>() == DIRECTORIES * 40 + 8);
     assert!(size_of::<Learn>() == 48);

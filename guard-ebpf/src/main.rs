@@ -15,6 +15,7 @@ mod hooks;
 mod kernel;
 mod ledger;
 mod maps;
+mod typed;
 
 use guard_ebpf::Offsets;
 

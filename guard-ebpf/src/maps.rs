@@ -24,11 +24,12 @@ pub(crate) static LEDGER: HashMap<LedgerKey, LedgerValue> = HashMap::with_max_en
 #[map]
 pub(crate) static DIRECT_WRITES: LruHashMap<u64, u8> = LruHashMap::with_max_entries(1024, 0);
 
+/// One more than slots: [`guard_ebpf::SELF_TEST_SLOT`].
 #[map]
-pub(crate) static TOTALS: Array<Total> = Array::with_max_entries(SLOTS as u32, 0);
+pub(crate) static TOTALS: Array<Total> = Array::with_max_entries(SLOTS as u32 + 1, 0);
 
 #[map]
-pub(crate) static LIMITS: Array<Limit> = Array::with_max_entries(SLOTS as u32, 0);
+pub(crate) static LIMITS: Array<Limit> = Array::with_max_entries(SLOTS as u32 + 1, 0);
 
 /// The guard removes a slot's crossing when it arms the slot anew, so at most two of each slot lie here.
 #[map]

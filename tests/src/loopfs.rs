@@ -20,6 +20,8 @@ pub enum Filesystem {
     Btrfs,
     /// No loop device: lives in memory.
     Tmpfs,
+    /// An overlay above an ext4 of its own.
+    Overlay,
 }
 
 impl Filesystem {
@@ -30,6 +32,7 @@ impl Filesystem {
             Filesystem::Xfs => "xfs",
             Filesystem::Btrfs => "btrfs",
             Filesystem::Tmpfs => "tmpfs",
+            Filesystem::Overlay => "overlay",
         }
     }
 
@@ -38,8 +41,14 @@ impl Filesystem {
             Filesystem::Ext4 => Some(&["mkfs.ext4", "-q", "-F", "-b", "4096", "-m", "0"]),
             Filesystem::Xfs => Some(&["mkfs.xfs", "-q", "-f"]),
             Filesystem::Btrfs => Some(&["mkfs.btrfs", "-q", "-f"]),
-            Filesystem::Tmpfs => None,
+            Filesystem::Tmpfs | Filesystem::Overlay => None,
         }
+    }
+
+    /// Whether this kernel knows it, as far as its module is loaded or built in.
+    pub fn is_known(self) -> bool {
+        let known = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
+        known.lines().any(|line| line.split('\t').next_back() == Some(self.as_str()))
     }
 }
 
@@ -50,6 +59,8 @@ impl Filesystem {
 pub struct LoopMount {
     mount_point: PathBuf,
     filesystem: Filesystem,
+    /// What an overlay lies above.
+    _below: Option<Box<LoopMount>>,
     // Last: its drop deletes image and mount point, after ours has unmounted.
     _scratch: tempfile::TempDir,
 }
@@ -74,7 +85,22 @@ impl LoopMount {
         std::fs::create_dir(&mount_point)?;
         let comma = if mount_options.is_empty() { "" } else { "," };
         let mount = ["mount", "-t", filesystem.as_str(), "-o"];
+        let mut below = None;
         match filesystem.mkfs() {
+            None if filesystem == Filesystem::Overlay => {
+                let lower = LoopMount::with_options(Filesystem::Ext4, size, mkfs_arguments, mount_options)?;
+                let folder = |name: &str| lower.path().join(name);
+                ["lower", "upper", "work"].iter().try_for_each(|name| std::fs::create_dir(folder(name)))?;
+                let options = format!(
+                    "lowerdir={},upperdir={},workdir={}",
+                    folder("lower").display(),
+                    folder("upper").display(),
+                    folder("work").display()
+                );
+                let paths = [OsStr::new(&options), OsStr::new("overlay"), mount_point.as_os_str()];
+                run(mount.iter().map(OsStr::new).chain(paths))?;
+                below = Some(Box::new(lower));
+            }
             Some(mkfs) => {
                 let image = scratch.path().join("image");
                 File::create(&image)?.set_len(size.0)?;
@@ -90,7 +116,7 @@ impl LoopMount {
                 run(mount.iter().map(OsStr::new).chain(paths))?;
             }
         }
-        Ok(LoopMount { mount_point, filesystem, _scratch: scratch })
+        Ok(LoopMount { mount_point, filesystem, _below: below, _scratch: scratch })
     }
 
     /// Where it is mounted.

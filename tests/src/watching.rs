@@ -4,13 +4,14 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::rc::Rc;
 
 use guard::model::{Bytes, FileId};
-use guard::observe::probe::{Coverage, LedgerEntry, Probe, Slot, Wakes};
+use guard::observe::probe::{Backend, Coverage, LedgerEntry, Probe, Slot, Wakes};
 
 use crate::loopfs::LoopMount;
 
-/// A probe, and the directory `checkpoints` of a mounted filesystem that it watches for [`Watching::SLOT`].
+/// A probe, and a new directory of a mounted filesystem that it watches for [`Watching::SLOT`].
 #[derive(Debug)]
 pub struct Watching {
     /// The probe.
@@ -22,7 +23,7 @@ pub struct Watching {
     directory: File,
     path: PathBuf,
     // Last: unmounted when nothing of it is open any more.
-    mount: LoopMount,
+    mount: Rc<LoopMount>,
 }
 
 impl Watching {
@@ -31,9 +32,27 @@ impl Watching {
 
     /// Watches a new directory on `mount`. Root only.
     #[track_caller]
-    pub fn new(mount: LoopMount) -> Watching {
-        let (probe, wakes) = Probe::load().unwrap_or_else(|error| panic!("no probe: {error}"));
-        let path = mount.path().join("checkpoints");
+    pub fn new(mount: impl Into<Rc<LoopMount>>) -> Watching {
+        Watching::with(Probe::load().unwrap_or_else(|error| panic!("no probe: {error}")), mount.into())
+    }
+
+    /// The same through one backend only; `None`, having said why, when this kernel refuses it.
+    #[track_caller]
+    pub fn through(backend: Backend, mount: impl Into<Rc<LoopMount>>) -> Option<Watching> {
+        match Probe::load_only(backend) {
+            Ok(loaded) => Some(Watching::with(loaded, mount.into())),
+            Err(error) => {
+                println!("not through {backend}: {error}");
+                None
+            }
+        }
+    }
+
+    #[track_caller]
+    fn with((probe, wakes): (Probe, Wakes), mount: Rc<LoopMount>) -> Watching {
+        // Several may share the filesystem, one after the other.
+        let mut names = (1..).map(|number| mount.path().join(format!("checkpoints-{number}")));
+        let path = names.find(|path| !path.exists()).expect("there is a number that is not taken");
         std::fs::create_dir(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let directory = File::open(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let coverage = probe

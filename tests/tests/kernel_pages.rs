@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
 use guard::model::Bytes;
-use guard::observe::probe::{Coverage, SelfTest};
+use guard::observe::probe::{Backend, Coverage, SelfTest};
 use tests::loopfs::{Filesystem, LoopMount};
 use tests::watching::Watching;
 use tests::ways::Way;
@@ -13,7 +13,8 @@ use tests::ways::Way;
 const ON_DISK: [Filesystem; 2] = [Filesystem::Xfs, Filesystem::Btrfs];
 
 fn watching(filesystem: Filesystem) -> Watching {
-    Watching::new(LoopMount::new(filesystem, Bytes::mib(320)))
+    let mount = LoopMount::new(filesystem, Bytes::mib(320));
+    Watching::through(Backend::RawTracepoint, mount).expect("every kernel takes raw tracepoints")
 }
 
 #[test]
@@ -97,7 +98,9 @@ fn reading_counts_nothing() {
 
 #[test]
 fn of_tmpfs_nothing_is_seen_and_that_is_said() {
-    let watching = Watching::new(LoopMount::new(Filesystem::Tmpfs, Bytes::mib(16)));
+    let mount = LoopMount::new(Filesystem::Tmpfs, Bytes::mib(16));
+    let watching =
+        Watching::through(Backend::RawTracepoint, mount).expect("every kernel takes raw tracepoints");
     assert_eq!(watching.coverage, Coverage::Nothing);
     assert_eq!(watching.coverage.to_string(), "nothing, statfs only");
     assert!(watching.probe.self_test(watching.directory()).is_err());

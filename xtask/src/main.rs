@@ -13,6 +13,7 @@ mod fuzz;
 mod setup;
 mod tally;
 mod test;
+mod vm_test;
 
 /// Builds, tests, shows and measures checkpoint-guard.
 #[derive(Parser)]
@@ -26,6 +27,8 @@ enum Task {
     Demo(demo::Options),
     /// Measures the guard beside its alternatives.
     Bench(bench::Options),
+    /// Runs the guard's tests on other kernels, in an emulator.
+    VmTest(vm_test::Options),
     /// Throws bytes at what reads input from outside (needs the nightly toolchain).
     Fuzz(fuzz::Options),
     /// Runs all tests, formatting and lints: what CI runs.
@@ -39,6 +42,7 @@ fn main() -> anyhow::Result<()> {
         Task::Setup(options) => setup::run(options, root),
         Task::Demo(options) => demo::run(options, root),
         Task::Bench(options) => bench::run(options, root),
+        Task::VmTest(options) => vm_test::run(options, root),
         Task::Fuzz(options) => fuzz::run(options, root),
         Task::Test(options) => test::run(options, root),
     }

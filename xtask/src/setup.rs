@@ -21,12 +21,14 @@ pub(crate) struct Options {
 }
 
 /// A program that tests run, and the Debian package that has it.
-const PROGRAMS: [(&str, &str); 6] = [
+const PROGRAMS: [(&str, &str); 8] = [
     ("mkfs.ext4", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),
     ("mkfs.btrfs", "btrfs-progs"),
     ("losetup", "mount"),
     ("mount", "mount"),
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("busybox", "busybox-static"),
     ("strace", "strace"),
 ];
 
@@ -57,7 +59,8 @@ pub(crate) fn run(options: Options, _root: &Path) -> Result<()> {
 }
 
 fn missing() -> Vec<&'static str> {
-    let programs = PROGRAMS.into_iter().filter(|(program, _)| !is_there(program)).map(|(_, package)| package);
+    let programs =
+        PROGRAMS.into_iter().filter(|(program, _)| find(program).is_none()).map(|(_, package)| package);
     let mut missing: Vec<&str> = programs.collect();
     if Compiler::find().is_err() {
         missing.extend(COMPILER);
@@ -66,11 +69,11 @@ fn missing() -> Vec<&'static str> {
     missing
 }
 
-/// Whether `program` is in PATH or where administration programs lie, which is not in everybody's PATH.
-fn is_there(program: &str) -> bool {
+/// Where `program` lies: in PATH or where administration programs lie, which is not in everybody's PATH.
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let directories = env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
-    directories.map(|directory| directory.join(program)).any(|file| fs::metadata(file).is_ok())
+    directories.map(|directory| directory.join(program)).find(|file| fs::metadata(file).is_ok())
 }
 
 fn install(packages: &[&str]) -> Result<()> {

@@ -51,6 +51,13 @@ pub(crate) fn run_tests(command: &mut Command) -> Result<(Tally, ExitStatus)> {
     Ok((reader.tally, child.wait()?))
 }
 
+/// What the output of test programs says: counts, and the lines worth showing.
+pub(crate) fn summarise(output: &str) -> (Tally, Vec<&str>) {
+    let mut reader = Reader::default();
+    let shown = output.lines().filter(|line| reader.read(line)).collect();
+    (reader.tally, shown)
+}
+
 /// Follows the output of libtest.
 #[derive(Debug, Default)]
 struct Reader {

@@ -9,13 +9,13 @@ use anyhow::Result;
 use crate::command;
 use crate::tally::{Tally, run_tests};
 
-/// Formatting, lints, unit tests, tests on this kernel and its filesystems, documentation tests.
+/// Formatting, lints, unit tests, tests on this kernel and its filesystems, documentation tests, tests on other kernels.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// Only tests whose name contains this; formatting and lints are left out.
     #[arg(long)]
     filter: Option<String>,
-    /// Without the tests that boot a kernel of their own (`vm_…`).
+    /// Without those on other kernels (`cargo xtask vm-test`).
     #[arg(long)]
     skip_vm: bool,
     /// With the tests that take many minutes (those marked `#[ignore]`: a million steps of the model, the soak), and with a
@@ -47,6 +47,9 @@ pub(crate) fn run(options: Options, root: &Path) -> Result<()> {
         &alone,
     );
     report.tests("documentation tests", cargo(root, &["test", "--workspace", "--doc"]), &harness);
+    if !options.skip_vm {
+        report.run("tests on other kernels", vm_test(root, options.filter.as_deref())?);
+    }
     report.finish()
 }
 
@@ -56,6 +59,15 @@ fn races(mut cargo: Command, options: &Options) -> Command {
         cargo.env("CHECKPOINT_GUARD_RACE_SECONDS", "60");
     }
     cargo
+}
+
+fn vm_test(root: &Path, filter: Option<&str>) -> Result<Command> {
+    let mut task = Command::new(std::env::current_exe()?);
+    task.args(["vm-test", "--or-skip"]).current_dir(root);
+    if let Some(filter) = filter {
+        task.args(["--filter", filter]);
+    }
+    Ok(task)
 }
 
 fn cargo(root: &Path, arguments: &[&str]) -> Command {
@@ -69,9 +81,6 @@ fn harness_arguments(options: &Options) -> Vec<String> {
     let mut arguments = Vec::from_iter(options.filter.clone());
     // A test that cannot run here says "SKIPPED", which is only shown with its output.
     arguments.push("--show-output".to_owned());
-    if options.skip_vm {
-        arguments.extend(["--skip".to_owned(), "vm_".to_owned()]);
-    }
     if options.soak {
         arguments.push("--include-ignored".to_owned());
     }
@@ -94,8 +103,13 @@ impl Report {
     }
 
     fn tests(&mut self, name: &str, mut command: Command, harness: &[String]) {
-        println!("== {name}");
         command.args(["--no-fail-fast", "--"]).args(harness);
+        self.run(name, command);
+    }
+
+    /// A command that prints as libtest does.
+    fn run(&mut self, name: &str, mut command: Command) {
+        println!("== {name}");
         let (result, took) = timed(|| run_tests(&mut command));
         let (tally, error) = match result {
             Ok((tally, status)) if status.success() => (tally, None),

@@ -1,9 +1,12 @@
 //! Where the kernel calls us: one file per family of hooks.
 
 mod brake;
+mod calls;
 mod ext4;
+mod io_uring;
 mod learn;
 mod pages;
+mod requests;
 
 use guard_ebpf::Watched;
 

@@ -52,7 +52,7 @@ pub(crate) fn direct_io_ends(context: RawTracePointContext) -> i32 {
         && done > 0
         && let Some(directory) = filter::directory_of(watched, inode)
     {
-        ledger::add_unsigned(directory, inode, done as u64);
+        ledger::add_unsigned(directory, &ledger::key(directory, inode), done as u64);
         budget::spend(directory.slot, done as u64);
     }
     0

@@ -33,7 +33,7 @@ use crate::observe::filesystem::observe;
 use crate::observe::host::encryption::Encryption;
 use crate::observe::host::mounts::Mount;
 use crate::observe::inotify::{Detail, Event, Watcher};
-use crate::observe::probe::Coverage;
+use crate::observe::probe::{Backend, Coverage};
 use crate::report::metrics::{FilesystemLabel, FilesystemState, LostEvents, Wake};
 
 /// What the loop is told from outside. Each message is followed by a ring of the bell.
@@ -416,6 +416,7 @@ impl Filesystem {
         }
         let index = self.catalog.add_directory(path.clone());
         let mut detail = Detail::Writes;
+        let mut backend = Backend::Inotify;
         if is_staging && self.staging.is_none() {
             self.staging = shared.probing.as_ref().and_then(|probing| probing.slot(self.bell.clone()));
         }
@@ -426,12 +427,14 @@ impl Filesystem {
                     tracing::warn!(directory = %path.display(), "eBPF does not see writes on this filesystem");
                 }
                 Ok(coverage) => {
-                    tracing::info!(directory = %path.display(), %coverage, "eBPF counts what is written");
+                    backend = coverage.backend();
+                    tracing::info!(directory = %path.display(), %backend, %coverage, "eBPF counts what is written");
                     detail = Detail::Entries;
                 }
                 Err(error) => tracing::warn!(directory = %path.display(), %error, "not watched by eBPF"),
             }
         }
+        self.shared.metrics.filesystem(&self.label).backend(backend.as_str());
         if is_staging {
             // Somebody looks every second while there is anything to see.
             detail = Detail::Entries;

@@ -13,7 +13,7 @@ use crate::agent::priority;
 use crate::config::ProbeMode;
 use crate::model::{Bytes, Monotonic};
 use crate::observe::probe::{
-    Armed, Backend, Coverage, LedgerEntry, Lost, Probe, ProbeError, SelfTest, Slot, Wakes, Written,
+    Armed, Backend, Coverage, LedgerEntry, Lost, Probe, ProbeError, Slot, Wakes, Written,
 };
 
 /// The loaded probe.
@@ -21,6 +21,8 @@ pub(super) struct Probing {
     probe: Probe,
     latches: Mutex<Vec<Option<Arc<Latch>>>>,
     lost: Mutex<Lost>,
+    /// What sees the writes to the directory that was added last.
+    taken: Mutex<Backend>,
 }
 
 /// Where a wake waits for its loop.
@@ -47,7 +49,13 @@ impl Probing {
             );
             return Ok(None);
         }
-        let (probe, wakes) = match Probe::load() {
+        let loaded = match mode {
+            ProbeMode::Fexit => Probe::load_only(Backend::Fexit),
+            ProbeMode::Kprobe => Probe::load_only(Backend::Kprobe),
+            ProbeMode::RawTracepoint => Probe::load_only(Backend::RawTracepoint),
+            ProbeMode::Auto | ProbeMode::Off => Probe::load(),
+        };
+        let (probe, wakes) = match loaded {
             Ok(loaded) => loaded,
             Err(error) if mode == ProbeMode::Auto => {
                 tracing::warn!(%error, backend = Backend::Inotify.as_str(), "eBPF does not work here; going on without");
@@ -55,9 +63,14 @@ impl Probing {
             }
             Err(error) => return Err(error),
         };
-        tracing::info!(backend = probe.backend().as_str(), "eBPF loaded");
+        tracing::info!(mode = mode.as_str(), "eBPF loaded");
         let latches = vec![const { None }; usize::from(Slot::MAX.0) + 1];
-        let this = Arc::new(Probing { probe, latches: Mutex::new(latches), lost: Mutex::default() });
+        let this = Arc::new(Probing {
+            probe,
+            latches: Mutex::new(latches),
+            lost: Mutex::default(),
+            taken: Mutex::new(Backend::Inotify),
+        });
         let deliverer = this.clone();
         let spawned = std::thread::Builder::new()
             .name("wakes".to_owned())
@@ -68,9 +81,9 @@ impl Probing {
         Ok(Some(this))
     }
 
-    /// What sees the writes.
+    /// What sees the writes, inotify until a directory is watched.
     pub(super) fn backend(&self) -> Backend {
-        self.probe.backend()
+        *lock(&self.taken)
     }
 
     /// A slot for a filesystem, whose wakes will ring `bell`; `None` when all are taken.
@@ -152,20 +165,10 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    /// Counts what is written below `dir`, once a probe file has shown that it does count.
+    /// Counts what is written below `dir`.
     pub(super) fn add(&mut self, dir: BorrowedFd<'_>) -> Result<Coverage, ProbeError> {
-        let coverage = self.probing.probe.watch(self.slot, dir)?;
-        if coverage != Coverage::Nothing {
-            match self.probing.probe.self_test(dir) {
-                Ok(SelfTest::Counts) => {}
-                Ok(SelfTest::Untested(error)) => tracing::debug!(%error, "eBPF self-test not possible"),
-                Err(error) => {
-                    self.exact = false;
-                    self.remove(dir);
-                    return Err(error);
-                }
-            }
-        }
+        let coverage = self.probing.probe.watch(self.slot, dir).inspect_err(|_| self.exact = false)?;
+        *lock(&self.probing.taken) = coverage.backend();
         self.exact &= coverage == Coverage::Blocks;
         Ok(coverage)
     }

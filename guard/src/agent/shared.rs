@@ -57,8 +57,7 @@ impl Shared {
         let stop = Arc::new(AtomicBool::new(false));
         let probing = Probing::start(config.probe, stop.clone())?;
         let braking = Braking::start(config.brake, dry_run, stop.clone())?;
-        let backend = backend_of(probing.as_deref());
-        metrics.backend(backend.as_str(), probing.is_none() && config.probe != crate::config::ProbeMode::Off);
+        metrics.backend_degraded(probing.is_none() && config.probe != crate::config::ProbeMode::Off);
         let health = Arc::new(Health::new(STALE_AFTER));
         health.configured();
         let settings = config.audit.path.clone().map(|path| AuditSettings {

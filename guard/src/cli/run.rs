@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::act::checkpoint_dir::CheckpointDir;
 use crate::agent::{self, Options};
 use crate::cli::{Common, Misconfigured};
-use crate::config::{ASSUMED_WRITE_SPEED, Config, ConfigFile, KubernetesMode, ProbeMode};
+use crate::config::{ASSUMED_WRITE_SPEED, Config, ConfigFile, KubernetesMode};
 use crate::model::Observation;
 use crate::observe::filesystem::observe;
 use crate::report::logging;
@@ -52,9 +52,6 @@ fn refuse_what_is_not_built(config: &Config) -> anyhow::Result<()> {
         let message = format!("{key}: this version has none of that; write {accepted}");
         Err(Misconfigured::new(message).into())
     };
-    if matches!(config.probe, ProbeMode::Fexit | ProbeMode::Kprobe) {
-        return refuse("probe.mode", "\"auto\", \"raw-tracepoint\" or \"off\"");
-    }
     if config.kubernetes.mode == KubernetesMode::On {
         return refuse("kubernetes.mode", "\"auto\" or \"off\": the API server is not asked yet");
     }

@@ -1,5 +1,6 @@
 //! [`ProbeError`]: why the kernel's help is not to be had, said so that an operator can change it.
 
+use super::Backend;
 use crate::model::Bytes;
 
 /// Why a probe can't be loaded or used.
@@ -34,6 +35,8 @@ pub enum ProbeError {
         what: String,
         /// The errno explained, and the verifier's last line when there is one.
         reason: String,
+        /// The errno, where there is one.
+        errno: Option<i32>,
     },
     /// A descriptor could not be looked up from within the kernel.
     #[error(
@@ -60,14 +63,24 @@ pub enum ProbeError {
         /// The number.
         slot: u8,
     },
+    /// A backend that was asked for by name.
+    #[error("[probe] mode = \"{backend}\" does not work here: {why}")]
+    NotThisOne {
+        /// Which.
+        backend: Backend,
+        /// The refusal in words.
+        why: String,
+    },
     /// The brake's programs load and attach, and do not run.
     #[error(
         "the brake's programs are attached, and the kernel does not ask them; is `bpf` in /sys/kernel/security/lsm?"
     )]
     DoesNotRefuse,
     /// It loads and attaches, but does not see writes.
-    #[error("the eBPF program is loaded but counted {counted} of {written} written to a probe file")]
+    #[error("{backend} is loaded but counted {counted} of {written} written to a probe file")]
     DoesNotCount {
+        /// What was to see it.
+        backend: Backend,
         /// What the probe file got.
         written: Bytes,
         /// What the ledger says.

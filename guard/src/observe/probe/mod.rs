@@ -2,32 +2,45 @@
 //! up.
 //!
 //! [`Probe::load`] brings the eBPF program into the kernel and says why when it can't; the guard then goes on with
-//! inotify and the timer. Each watched filesystem has a [`Slot`]: [`Probe::watch`] its directories,
+//! inotify and the timer. There are several ways into the kernel ([`Backend`]); for each directory the best that works
+//! there is found by trying, a written probe file included. Each watched filesystem has a [`Slot`]: [`Probe::watch`] its directories,
 //! [`Probe::arm`] it with the headroom, wait on [`Wakes`], measure with statfs, arm again. Methods take `&self` and
 //! may be called from any thread while another waits.
 //!
 //! What is counted depends on the filesystem, see [`Coverage`]. Counting too much only wakes early; what is not
 //! seen at all is what the timer is for.
 
+mod attempt;
 #[cfg(feature = "ebpf")]
 mod ebpf;
 mod error;
+mod surroundings;
 #[cfg(not(feature = "ebpf"))]
 mod without;
 
 use std::fmt;
 
+pub use attempt::{Attempt, Outcome, survey, survey_of};
 #[cfg(feature = "ebpf")]
 pub use ebpf::{Probe, RefusedCalls, Refusing, Wakes};
 pub use error::ProbeError;
 #[cfg(not(feature = "ebpf"))]
 pub use without::{Probe, RefusedCalls, Refusing, Wakes};
 
+#[cfg(feature = "ebpf")]
+use self::ebpf::attempts as ebpf_attempts;
+#[cfg(not(feature = "ebpf"))]
+use self::without::attempts as ebpf_attempts;
+
 use crate::model::{Bytes, FileId, Monotonic};
 
 /// What sees the writes. The name is a metric's label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Backend {
+    /// eBPF programs at the end of the virtual filesystem's functions.
+    Fexit,
+    /// eBPF programs on kprobes.
+    Kprobe,
     /// eBPF programs on raw tracepoints.
     RawTracepoint,
     /// inotify and a timer: that something is written, but not how much nor by whom.
@@ -35,9 +48,14 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// Its name: `raw-tracepoint`, `inotify`.
+    /// Those that count, and the one that remains.
+    pub const ALL: [Backend; 4] = [Backend::Fexit, Backend::Kprobe, Backend::RawTracepoint, Backend::Inotify];
+
+    /// Its name: `fexit`, `kprobe`, `raw-tracepoint`, `inotify`.
     pub fn as_str(self) -> &'static str {
         match self {
+            Backend::Fexit => "fexit",
+            Backend::Kprobe => "kprobe",
             Backend::RawTracepoint => "raw-tracepoint",
             Backend::Inotify => "inotify",
         }
@@ -70,8 +88,29 @@ pub enum Coverage {
         /// Whether direct writes are seen too.
         direct_io: bool,
     },
+    /// Bytes as the calls that write return them, fallocate and mapped pages too. Writing over what is there counts
+    /// again, nothing is given back. Reflinks and libaio are not seen.
+    Calls {
+        /// Whether io_uring's writes are seen.
+        io_uring: bool,
+    },
+    /// Bytes as the filesystem is asked to write them, whoever asks, fallocate and mapped pages too. Writing over what
+    /// is there counts again, nothing is given back. Reflinks are not seen.
+    Requests,
     /// Nothing: only statfs shows that it fills.
     Nothing,
+}
+
+impl Coverage {
+    /// What sees them.
+    pub fn backend(self) -> Backend {
+        match self {
+            Coverage::Blocks | Coverage::Pages { .. } => Backend::RawTracepoint,
+            Coverage::Calls { .. } => Backend::Fexit,
+            Coverage::Requests => Backend::Kprobe,
+            Coverage::Nothing => Backend::Inotify,
+        }
+    }
 }
 
 impl fmt::Display for Coverage {
@@ -80,6 +119,9 @@ impl fmt::Display for Coverage {
             Coverage::Blocks => "every block, exactly",
             Coverage::Pages { direct_io: true } => "written pages and direct I/O, not fallocate and reflinks",
             Coverage::Pages { direct_io: false } => "written pages, not direct I/O, fallocate and reflinks",
+            Coverage::Calls { io_uring: true } => "every byte written, not reflinks and libaio",
+            Coverage::Calls { io_uring: false } => "every byte written, not io_uring, reflinks and libaio",
+            Coverage::Requests => "every byte asked to be written, not reflinks",
             Coverage::Nothing => "nothing, statfs only",
         })
     }

@@ -3,7 +3,9 @@
 use std::convert::Infallible;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use super::{Armed, Backend, Coverage, LedgerEntry, Lost, ProbeError, SelfTest, Slot, Wake, Written};
+use super::{
+    Armed, Attempt, Backend, Coverage, LedgerEntry, Lost, ProbeError, SelfTest, Slot, Wake, Written,
+};
 use crate::model::{Bytes, FileId, Monotonic};
 
 /// The loaded eBPF program: never, in this build.
@@ -20,8 +22,8 @@ impl Probe {
         Err(ProbeError::NotBuilt)
     }
 
-    pub fn backend(&self) -> Backend {
-        match self.0 {}
+    pub fn load_only(_: Backend) -> Result<(Probe, Wakes), ProbeError> {
+        Err(ProbeError::NotBuilt)
     }
 
     pub fn watch(&self, _: Slot, _: BorrowedFd<'_>) -> Result<Coverage, ProbeError> {
@@ -72,6 +74,10 @@ impl Wakes {
         #[expect(unreachable_code, reason = "names the type")]
         std::iter::empty()
     }
+}
+
+pub(super) fn attempts(_: Option<BorrowedFd<'_>>) -> Result<Vec<Attempt>, ProbeError> {
+    Err(ProbeError::NotBuilt)
 }
 
 impl AsFd for Wakes {

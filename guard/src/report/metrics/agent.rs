@@ -7,7 +7,7 @@ use prometheus::{Gauge, GaugeVec, IntCounter, IntCounterVec};
 
 use super::families::Families;
 use super::labels::{
-    BACKEND, FILESYSTEM, FilesystemLabel, LAYER, LOST, LostEvents, POOL, VERSION, WAKE, Wake,
+    BACKEND, BACKENDS, FILESYSTEM, FilesystemLabel, LAYER, LOST, LostEvents, POOL, VERSION, WAKE, Wake,
 };
 
 #[derive(Debug)]
@@ -49,8 +49,8 @@ impl AgentFamilies {
             ),
             backend: families.gauge_by(
                 "checkpoint_guard_backend_info",
-                &[BACKEND],
-                "Always 1; the label says how the guard sees writes.",
+                &[FILESYSTEM, BACKEND],
+                "Always 1; the label says how the guard sees writes to the filesystem.",
             ),
             backend_degraded: families.gauge(
                 "checkpoint_guard_backend_degraded",
@@ -128,9 +128,20 @@ impl AgentFamilies {
         self.dry_run.set(f64::from(u8::from(dry_run)));
     }
 
-    pub(super) fn backend(&self, name: &str, degraded: bool) {
-        only(&self.backend, name);
+    pub(super) fn backend(&self, filesystem: &FilesystemLabel, name: &str) {
+        self.forget_backend(filesystem);
+        self.backend.with_label_values(&[filesystem.as_str(), name]).set(1.0);
+    }
+
+    pub(super) fn backend_degraded(&self, degraded: bool) {
         self.backend_degraded.set(f64::from(u8::from(degraded)));
+    }
+
+    fn forget_backend(&self, filesystem: &FilesystemLabel) {
+        for name in BACKENDS {
+            // Err: that was not the one.
+            let _ = self.backend.remove_label_values(&[filesystem.as_str(), name]);
+        }
     }
 
     pub(super) fn sandbox(&self, layer: &str, active: bool) {
@@ -182,6 +193,7 @@ impl AgentFamilies {
         let _ = self.scan_failures.remove_label_values(&name);
         let _ = self.last_scan.remove_label_values(&name);
         let _ = self.last_scan_duration.remove_label_values(&name);
+        self.forget_backend(filesystem);
     }
 }
 

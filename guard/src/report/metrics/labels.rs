@@ -31,12 +31,16 @@ pub(super) const WRITER: LabelKey =
     LabelKey { name: "writer", values: "`containerd`, `crio`, `podman`, `criu`, `kubelet`, `other`" };
 pub(super) const WAKE: LabelKey =
     LabelKey { name: "cause", values: "`budget`, `directory`, `timer`, `configuration`, `request`" };
-pub(super) const BACKEND: LabelKey = LabelKey { name: "backend", values: "`raw-tracepoint`, `inotify`" };
+pub(super) const BACKEND: LabelKey =
+    LabelKey { name: "backend", values: "`fexit`, `kprobe`, `raw-tracepoint`, `inotify`" };
 pub(super) const LAYER: LabelKey =
     LabelKey { name: "layer", values: "`no-new-privileges`, `capabilities`, `landlock`, `seccomp`" };
 pub(super) const POOL: LabelKey =
     LabelKey { name: "pool", values: "the node's pool as the configuration names it, or nothing" };
 pub(super) const VERSION: LabelKey = LabelKey { name: "version", values: "the guard's version" };
+
+/// Every value of [`BACKEND`].
+pub(super) const BACKENDS: [&str; 4] = ["fexit", "kprobe", "raw-tracepoint", "inotify"];
 
 /// The levels that have a threshold.
 pub(super) const THRESHOLD_LEVELS: [Level; 3] = [Level::Soft, Level::Hard, Level::Critical];

@@ -128,9 +128,9 @@ impl Metrics {
         self.deletions.planned(took);
     }
 
-    /// How writes are seen, and whether that is less than what was asked for.
-    pub fn backend(&self, name: &str, degraded: bool) {
-        self.agent.backend(name, degraded);
+    /// Whether writes are seen less well than was asked for.
+    pub fn backend_degraded(&self, degraded: bool) {
+        self.agent.backend_degraded(degraded);
     }
 
     /// Whether a layer of the sandbox limits the guard itself.
@@ -218,6 +218,11 @@ impl FilesystemMetrics<'_> {
     /// A checkpoint of `namespace` was deleted; `freed` is measured.
     pub fn deleted(&self, trigger: &Trigger, namespace: Option<&str>, freed: Bytes) {
         self.metrics.deletions.deleted(self.label, trigger, namespace, freed);
+    }
+
+    /// How writes to it are seen.
+    pub fn backend(&self, name: &str) {
+        self.metrics.agent.backend(self.label, name);
     }
 
     /// Its directories were read in full.

@@ -104,7 +104,9 @@ fn exercise(metrics: &Metrics) {
     metrics.deletion_refused(RefusalCause::Pinned);
     metrics.reacted(Duration::from_micros(400));
     metrics.planned(Duration::from_micros(80));
-    metrics.backend("raw-tracepoint", true);
+    filesystem.backend("fexit");
+    filesystem.backend("raw-tracepoint");
+    metrics.backend_degraded(true);
     metrics.sandbox("seccomp", true);
     metrics.pool(Some("gpu"));
     metrics.dry_run(true);

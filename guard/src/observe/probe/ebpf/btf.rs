@@ -20,6 +20,7 @@ mod kind {
     pub(super) const TYPEDEF: u32 = 8;
     pub(super) const VOLATILE: u32 = 9;
     pub(super) const CONST: u32 = 10;
+    pub(super) const FUNC: u32 = 12;
     pub(super) const FUNC_PROTO: u32 = 13;
     pub(super) const VAR: u32 = 14;
     pub(super) const DATASEC: u32 = 15;
@@ -183,6 +184,14 @@ impl Btf {
     }
 }
 
+impl Btf {
+    /// How many arguments a function of the kernel takes, `None` when there is none of that name to be traced.
+    pub(super) fn function_arguments(&self, function: &str) -> Option<u32> {
+        let prototype = self.resolve(self.named(kind::FUNC, function)?.target)?;
+        (prototype.kind == kind::FUNC_PROTO).then_some(prototype.count)
+    }
+}
+
 /// How many words follow the fixed part of a type.
 fn details_len(kind: u32, count: usize) -> usize {
     match kind {
@@ -267,5 +276,7 @@ mod tests {
         assert_eq!(btf.offset("list_head", "prev").unwrap(), 8);
         assert_eq!(btf.tracepoint_arguments("sys_enter"), Some(2));
         assert_eq!(btf.tracepoint_arguments("no_such_tracepoint"), None);
+        assert_eq!(btf.function_arguments("vfs_write"), Some(4));
+        assert_eq!(btf.function_arguments("no_such_function"), None);
     }
 }

@@ -7,8 +7,10 @@ mod object;
 mod offsets;
 mod refusing;
 mod self_test;
+mod trying;
 mod wakes;
 mod watched;
+mod way;
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -20,6 +22,7 @@ use self::budget::Budgets;
 use self::ledger::Ledger;
 use self::object::{Array, Object, refused};
 pub use self::refusing::{RefusedCalls, Refusing};
+pub(super) use self::trying::attempts;
 pub use self::wakes::Wakes;
 use self::watched::Directories;
 use super::{Armed, Backend, Coverage, LedgerEntry, Lost, ProbeError, SelfTest, Slot, Written};
@@ -42,6 +45,24 @@ impl Probe {
     ///
     /// Says what the kernel refuses and what would change that: a capability, its type information, its age.
     pub fn load() -> Result<(Probe, Wakes), ProbeError> {
+        Probe::new(None)
+    }
+
+    /// Loads the program to be used through one backend only.
+    ///
+    /// # Errors
+    ///
+    /// As [`Probe::load`], and [`ProbeError::NotThisOne`] when the kernel does not let that backend in.
+    pub fn load_only(backend: Backend) -> Result<(Probe, Wakes), ProbeError> {
+        let (probe, wakes) = Probe::new(Some(backend))?;
+        let tried = lock(&probe.directories).try_backend(backend);
+        match tried {
+            Err(error) => Err(ProbeError::NotThisOne { backend, why: error.to_string() }),
+            Ok(_) => Ok((probe, wakes)),
+        }
+    }
+
+    fn new(only: Option<Backend>) -> Result<(Probe, Wakes), ProbeError> {
         let layout = offsets::of_kernel()?;
         let mut object = Object::load(&layout.offsets)?;
         let wakes = Wakes::new(&mut object)?;
@@ -49,24 +70,29 @@ impl Probe {
             budgets: Mutex::new(Budgets::new(&mut object)?),
             ledger: Mutex::new(Ledger::new(&mut object)?),
             lost: object.map(names::LOST)?,
-            directories: Mutex::new(Directories::new(object, layout)?),
+            directories: Mutex::new(Directories::new(object, layout, only)?),
         };
         Ok((probe, wakes))
     }
 
-    /// What sees the writes.
-    pub fn backend(&self) -> Backend {
-        Backend::RawTracepoint
-    }
-
     /// Begins to count what is written below `directory`, at any depth up to 16, for the filesystem `slot`.
     ///
-    /// The kernel recognises the directory by its address, so the caller keeps the descriptor open for as long as
-    /// it is watched: that keeps the address from being another's. A directory that was replaced must be unwatched
-    /// by the old descriptor and watched by a new one. Watching a directory again only changes its slot.
+    /// Of the ways to count there, the best that the kernel lets in and that counts a probe file is taken, see
+    /// [`Coverage::backend`]; those that were refused are logged. The kernel recognises the directory by its address,
+    /// so the caller keeps the descriptor open for as long as it is watched: that keeps the address from being
+    /// another's. A directory that was replaced must be unwatched by the old descriptor and watched by a new one.
+    /// Watching a directory again only changes its slot.
+    ///
+    /// # Errors
+    ///
+    /// Why the last way that there was did not work either. Where there is none to begin with it is no error, but
+    /// [`Coverage::Nothing`].
     pub fn watch(&self, slot: Slot, directory: BorrowedFd<'_>) -> Result<Coverage, ProbeError> {
         check(slot)?;
-        lock(&self.directories).add(slot, directory)
+        let mut directories = lock(&self.directories);
+        let found = trying::find_way(self, &mut directories, slot.0.into(), directory);
+        directories.settle();
+        found
     }
 
     /// Ends counting below `directory`; its totals and ledger entries stay.
@@ -80,6 +106,11 @@ impl Probe {
     ///
     /// [`ProbeError::DoesNotCount`]: then this probe is of no use there.
     pub fn self_test(&self, directory: BorrowedFd<'_>) -> Result<SelfTest, ProbeError> {
+        let backend = lock(&self.directories).backend_of(directory)?;
+        self.count_probe_file(backend, directory)
+    }
+
+    fn count_probe_file(&self, backend: Backend, directory: BorrowedFd<'_>) -> Result<SelfTest, ProbeError> {
         let (_open, file, written) = match self_test::write_probe_file(directory) {
             Ok(probe_file) => probe_file,
             Err(error) => return Ok(SelfTest::Untested(error)),
@@ -88,7 +119,7 @@ impl Probe {
         let counted = entry.map_or(Bytes::ZERO, |entry| entry.bytes);
         self.forget(file)?;
         if counted < written {
-            Err(ProbeError::DoesNotCount { written, counted })
+            Err(ProbeError::DoesNotCount { backend, written, counted })
         } else {
             Ok(SelfTest::Counts)
         }

@@ -1,12 +1,16 @@
 //! [`Object`]: the eBPF object in the kernel, its maps taken out, its programs attached when they are needed.
 
 use aya::maps::{Map, MapData, MapError};
+use aya::programs::fentry::FEntryLinkId;
+use aya::programs::fexit::FExitLinkId;
+use aya::programs::kprobe::KProbeLinkId;
 use aya::programs::raw_trace_point::RawTracePointLinkId;
-use aya::programs::{ProgramError, RawTracePoint};
-use aya::{Ebpf, EbpfLoader};
+use aya::programs::{Program, ProgramError};
+use aya::{Btf, Ebpf, EbpfLoader};
 use guard_ebpf::{Offsets, names};
 
 use super::super::ProbeError;
+use super::super::surroundings::Capabilities;
 
 /// The object that `cargo xtask build-ebpf` made.
 pub(super) static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/guard-ebpf.o"));
@@ -15,13 +19,30 @@ pub(super) static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_
 #[derive(Debug)]
 pub(super) struct Object {
     ebpf: Ebpf,
+    /// The kernel's types, for programs on functions; read when the first of them is attached.
+    types: Option<Btf>,
 }
 
 /// An attached program.
 #[derive(Debug)]
 pub(super) struct Attached {
     program: &'static str,
-    link: RawTracePointLinkId,
+    link: Link,
+}
+
+impl Attached {
+    /// Its name.
+    pub(super) fn program(&self) -> &'static str {
+        self.program
+    }
+}
+
+#[derive(Debug)]
+enum Link {
+    Tracepoint(RawTracePointLinkId),
+    Entry(FEntryLinkId),
+    Exit(FExitLinkId),
+    Probe(KProbeLinkId),
 }
 
 impl Object {
@@ -35,7 +56,7 @@ impl Object {
             .override_global(names::OFFSETS, offsets, true)
             .load(object)
             .map_err(|error| refused("the eBPF object", &error))?;
-        Ok(Object { ebpf })
+        Ok(Object { ebpf, types: None })
     }
 
     /// Takes a map out of the object, to be used on its own.
@@ -49,15 +70,38 @@ impl Object {
             .map_err(|error| refused(&format!("map {name}"), &error))
     }
 
-    /// Attaches `program` to `tracepoint`, loading it first if need be.
-    pub(super) fn attach(&mut self, program: &'static str, tracepoint: &str) -> Result<Attached, ProbeError> {
-        let what = || format!("program {program} on raw tracepoint {tracepoint}");
-        let loaded = self.program(program).and_then(|it| match it.load() {
-            Ok(()) | Err(ProgramError::AlreadyLoaded) => it.attach(tracepoint),
-            Err(error) => Err(error),
-        });
-        let link = loaded.map_err(|error| refused(&what(), &error))?;
+    /// Attaches `program` to `hook`, a tracepoint or a function depending on the program, loading it first if need be.
+    pub(super) fn attach(&mut self, program: &'static str, hook: &str) -> Result<Attached, ProbeError> {
+        let link = self
+            .link(program, hook)
+            .map_err(|error| refused(&format!("program {program} on {hook}"), &error))?;
         Ok(Attached { program, link })
+    }
+
+    fn link(&mut self, name: &str, hook: &str) -> Result<Link, ProgramError> {
+        let program = self.ebpf.program_mut(name);
+        let program = program.ok_or_else(|| ProgramError::InvalidName { name: name.to_owned() })?;
+        if matches!(program, Program::FEntry(_) | Program::FExit(_)) && self.types.is_none() {
+            self.types = Some(Btf::from_sys_fs()?);
+        }
+        let loaded = match (&mut *program, &self.types) {
+            (Program::RawTracePoint(program), _) => program.load(),
+            (Program::KProbe(program), _) => program.load(),
+            (Program::FEntry(program), Some(types)) => program.load(hook, types),
+            (Program::FExit(program), Some(types)) => program.load(hook, types),
+            _ => Err(ProgramError::UnexpectedProgramType),
+        };
+        match loaded {
+            Ok(()) | Err(ProgramError::AlreadyLoaded) => {}
+            Err(error) => return Err(error),
+        }
+        match program {
+            Program::RawTracePoint(program) => program.attach(hook).map(Link::Tracepoint),
+            Program::KProbe(program) => program.attach(hook, 0).map(Link::Probe),
+            Program::FEntry(program) => program.attach().map(Link::Entry),
+            Program::FExit(program) => program.attach().map(Link::Exit),
+            _ => Err(ProgramError::UnexpectedProgramType),
+        }
     }
 
     /// Attaches several, or none of them.
@@ -83,13 +127,19 @@ impl Object {
     /// Detaches it again.
     pub(super) fn detach(&mut self, attached: Attached) -> Result<(), ProbeError> {
         let Attached { program, link } = attached;
-        let detached = self.program(program).and_then(|it| it.detach(link));
+        let detached = match (self.ebpf.program_mut(program), link) {
+            (Some(Program::RawTracePoint(it)), Link::Tracepoint(link)) => it.detach(link),
+            (Some(Program::KProbe(it)), Link::Probe(link)) => it.detach(link),
+            (Some(Program::FEntry(it)), Link::Entry(link)) => it.detach(link),
+            (Some(Program::FExit(it)), Link::Exit(link)) => it.detach(link),
+            _ => Err(ProgramError::UnexpectedProgramType),
+        };
         detached.map_err(|error| refused(&format!("to detach program {program}"), &error))
     }
 
-    fn program(&mut self, name: &str) -> Result<&mut RawTracePoint, ProgramError> {
-        let program = self.ebpf.program_mut(name);
-        program.ok_or_else(|| ProgramError::InvalidName { name: name.to_owned() })?.try_into()
+    /// Lets go of what only attaching needs: the kernel's types take megabytes.
+    pub(super) fn settle(&mut self) {
+        self.types = None;
     }
 }
 
@@ -97,32 +147,42 @@ impl Object {
 pub(super) fn refused(what: &str, error: &(dyn std::error::Error + 'static)) -> ProbeError {
     let mut causes = std::iter::successors(Some(error), |error| error.source());
     let cause = causes.find_map(|cause| cause.downcast_ref::<std::io::Error>());
+    let errno = cause.and_then(std::io::Error::raw_os_error);
     let text = error.to_string();
     // A refused program comes with the verifier's whole reasoning; the verdict is at its end.
     let verdict = text.lines().rev().find(|line| !line.trim().is_empty() && !line.starts_with("processed "));
-    let first = text.lines().next().unwrap_or_default();
+    // What comes before the verifier's words, which may be none.
+    let whole = text.lines().next().unwrap_or_default();
+    let first = whole.trim_end().trim_end_matches("Verifier output:").trim_end_matches(['.', ' ']);
     let mut reason = first.to_owned();
-    if let Some(verdict) = verdict.filter(|verdict| *verdict != first) {
+    if let Some(verdict) = verdict.filter(|verdict| *verdict != whole) {
         reason = format!("{reason} … {verdict}");
     }
     if let Some(cause) = cause.map(ToString::to_string).filter(|cause| !reason.contains(cause)) {
         reason = format!("{reason}: {cause}");
     }
-    if let Some(advice) = cause.and_then(|cause| advice(cause.raw_os_error()?)) {
+    if let Some(advice) = errno.and_then(advice) {
         reason = format!("{reason}; {advice}");
     }
-    ProbeError::Refused { what: what.to_owned(), reason }
+    ProbeError::Refused { what: what.to_owned(), reason, errno }
 }
 
 fn advice(errno: i32) -> Option<&'static str> {
     match errno {
+        libc::EPERM | libc::EACCES if Capabilities::read().missing().is_empty() => Some(
+            "the capabilities for it are held, so it is the kernel's configuration that refuses, its lockdown, or a \
+             seccomp profile",
+        ),
         libc::EPERM | libc::EACCES => Some(
             "it needs CAP_BPF and CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8), a seccomp profile that lets bpf(2) \
              pass, and no lockdown=confidentiality",
         ),
-        libc::ENOENT => Some("this kernel has no such tracepoint"),
+        libc::ENOENT => Some("this kernel has no such hook"),
         libc::ENOMEM => Some("out of memory, or above RLIMIT_MEMLOCK (it counts for eBPF before Linux 5.11)"),
-        libc::ENOSYS => Some("this kernel was built without bpf(2)"),
+        libc::ENOSYS => Some(
+            "this kernel was built without it, or the guard's own sandbox does not let it pass: perf_event_open(2), \
+             which kprobes take, is only to be had with [sandbox] mode = \"off\"",
+        ),
         _ => None,
     }
 }

@@ -17,6 +17,12 @@ pub(super) struct Layout {
     pub(super) dirty_pages: (&'static str, &'static str),
     /// Programs and tracepoints for direct I/O; none on a kernel that has no such tracepoints.
     pub(super) direct_io: &'static [(&'static str, &'static str)],
+    /// Programs and functions that count calls; empty where `vfs_write` is not as expected.
+    pub(super) calls: Vec<(&'static str, &'static str)>,
+    /// Whether pages of mappings can be seen to become writable.
+    pub(super) mapped: bool,
+    /// Whether io_uring tells which request is complete (Linux 6.1 does, 5.10 does not).
+    pub(super) io_uring: bool,
 }
 
 /// Looks up every offset that the eBPF program reads.
@@ -35,7 +41,41 @@ pub(super) fn of_kernel() -> Result<Layout, ProbeError> {
     } else {
         &[]
     };
-    Ok(Layout { offsets, knows_ext4, dirty_pages, direct_io })
+    let mapped = mapped(&btf, &mut offsets).is_ok();
+    let io_uring = io_uring(&btf, &mut offsets).unwrap_or(false);
+    offsets.may_probe = u32::from(!super::super::surroundings::Lockdown::read().hides_kernel_memory());
+    Ok(Layout { offsets, knows_ext4, dirty_pages, direct_io, calls: calls(&btf), mapped, io_uring })
+}
+
+/// The functions that have the arguments which the programs expect.
+fn calls(btf: &Btf) -> Vec<(&'static str, &'static str)> {
+    let fits =
+        |(_, function, arguments): &&(&str, &str, u32)| btf.function_arguments(function) == Some(*arguments);
+    if !names::CALLS.first().is_some_and(|first| fits(&first)) {
+        return Vec::new();
+    }
+    names::CALLS.iter().filter(fits).map(|(program, function, _)| (*program, *function)).collect()
+}
+
+fn mapped(btf: &Btf, offsets: &mut Offsets) -> Result<(), ProbeError> {
+    offsets.fault_vma = btf.offset("vm_fault", "vma")?;
+    offsets.vma_file = btf.offset("vm_area_struct", "vm_file")?;
+    let function = names::MAPPED.1;
+    let found = btf.function_arguments(function).is_some_and(|count| count >= 1);
+    if found { Ok(()) } else { Err(ProbeError::Unfamiliar { missing: format!("function {function}") }) }
+}
+
+/// Three forms: `(ring, user data, result, flags)`, `(ring, request, user data, result, …)`, `(ring, request, entry)`.
+fn io_uring(btf: &Btf, offsets: &mut Offsets) -> Result<bool, ProbeError> {
+    let arguments = btf.tracepoint_arguments(names::IO_URING.1).unwrap_or(0);
+    if arguments != 3 && arguments < 6 {
+        return Ok(false);
+    }
+    offsets.uring_file = btf.offset("io_kiocb", "file")?;
+    offsets.uring_opcode = btf.offset("io_kiocb", "opcode")?;
+    offsets.uring_tells_entry = u32::from(arguments == 3);
+    offsets.uring_result = btf.offset("io_uring_cqe", "res")?;
+    Ok(true)
 }
 
 /// Descriptors, files, inodes and names: what every backend needs.
@@ -56,6 +96,9 @@ fn tree(btf: &Btf, offsets: &mut Offsets) -> Result<(), ProbeError> {
         btf.offset("dentry", "d_u.d_alias").or_else(|_| btf.offset("dentry", "d_alias"))?;
     offsets.sb_blocksize_bits = btf.offset("super_block", "s_blocksize_bits")?;
     offsets.sb_fs_info = btf.offset("super_block", "s_fs_info")?;
+    offsets.inode_nlink = btf.offset("inode", "i_nlink")?;
+    offsets.kiocb_file = btf.offset("kiocb", "ki_filp")?;
+    offsets.iter_count = btf.offset("iov_iter", "count")?;
     Ok(())
 }
 
@@ -77,7 +120,6 @@ fn pages(btf: &Btf, offsets: &mut Offsets) -> Result<(), ProbeError> {
 }
 
 fn direct_io(btf: &Btf, offsets: &mut Offsets) -> Result<(), ProbeError> {
-    offsets.kiocb_file = btf.offset("kiocb", "ki_filp")?;
     offsets.iter_is_source = btf.offset("iov_iter", "data_source")?;
     Ok(())
 }

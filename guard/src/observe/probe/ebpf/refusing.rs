@@ -59,7 +59,11 @@ impl Refusing {
     /// # Errors
     /// Says what the kernel lacks: BPF LSM as such, `bpf` among the active security modules, a capability.
     pub fn load() -> Result<Refusing, ProbeError> {
-        let lacks = |reason: String| ProbeError::Refused { what: "the brake by BPF LSM".to_owned(), reason };
+        let lacks = |reason: String| ProbeError::Refused {
+            what: "the brake by BPF LSM".to_owned(),
+            reason,
+            errno: None,
+        };
         // Without securityfs only the self-test tells.
         if let Ok(active) = std::fs::read_to_string(ACTIVE)
             && !active.trim().split(',').any(|module| module == "bpf")

@@ -2,12 +2,13 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use guard_ebpf::{Counting, Directory, Learn, Watched, names};
-use nix::sys::statfs::{self, FsType};
+use guard_ebpf::{DIRECTORIES, Directory, Learn, Watched, names};
+use nix::sys::statfs;
 
-use super::super::{Coverage, ProbeError, Slot};
+use super::super::{Backend, Coverage, ProbeError};
 use super::object::{Array, Attached, Object, refused};
 use super::offsets::Layout;
+use super::way::{self, Programs, Way};
 
 /// The watched directories, as the kernel knows them.
 pub(super) struct Directories {
@@ -17,41 +18,87 @@ pub(super) struct Directories {
     table: Array<Watched>,
     /// What `table` holds.
     watched: Watched,
-    blocks: Vec<Attached>,
-    pages: Vec<Attached>,
+    /// How each of them is counted.
+    ways: [Option<Way>; DIRECTORIES],
+    attached: Vec<Set>,
+    /// Ways that the kernel has refused: it does not change its mind.
+    refused: Vec<Way>,
+    only: Option<Backend>,
+}
+
+/// The attached programs of one way.
+struct Set {
+    way: Way,
+    coverage: Coverage,
+    programs: Vec<Attached>,
 }
 
 impl Directories {
-    pub(super) fn new(mut object: Object, layout: Layout) -> Result<Directories, ProbeError> {
+    pub(super) fn new(
+        mut object: Object,
+        layout: Layout,
+        only: Option<Backend>,
+    ) -> Result<Directories, ProbeError> {
         Ok(Directories {
             questions: object.map(names::LEARN)?,
             table: object.map(names::WATCHED)?,
             object,
             layout,
             watched: Watched::default(),
-            blocks: Vec::new(),
-            pages: Vec::new(),
+            ways: [None; DIRECTORIES],
+            attached: Vec::new(),
+            refused: Vec::new(),
+            only,
         })
     }
 
-    /// Begins to count what is written below `directory`. Watching one twice is watching it once.
-    pub(super) fn add(&mut self, slot: Slot, directory: BorrowedFd<'_>) -> Result<Coverage, ProbeError> {
-        let Some(counting) = self.counting(directory)? else { return Ok(Coverage::Nothing) };
+    /// The ways to try on the filesystem of `directory`, the best first; none when nothing there can be counted.
+    pub(super) fn candidates(&self, directory: BorrowedFd<'_>) -> Result<Vec<Way>, ProbeError> {
+        let kind = examine(directory, statfs::fstatfs(directory))?.filesystem_type();
+        let mut ways = way::candidates(kind, &self.layout);
+        ways.retain(|way| self.only.is_none_or(|only| only == way.backend()) && !self.refused.contains(way));
+        Ok(ways)
+    }
+
+    /// Changes the slot of a directory that is watched already; `None` when it is not.
+    pub(super) fn move_to(
+        &mut self,
+        slot: u32,
+        directory: BorrowedFd<'_>,
+    ) -> Result<Option<Coverage>, ProbeError> {
+        if self.watched.count == 0 {
+            return Ok(None);
+        }
+        let dentry = self.learn(directory)?.dentry;
+        let Some(place) = self.place_of(dentry) else { return Ok(None) };
+        self.watched.directories[place].slot = slot;
+        self.write_table()?;
+        let set = self.attached.iter().find(|set| Some(set.way) == self.ways[place]);
+        Ok(set.map(|set| set.coverage))
+    }
+
+    /// Begins to count what is written below `directory` in this `way`.
+    pub(super) fn add(
+        &mut self,
+        slot: u32,
+        directory: BorrowedFd<'_>,
+        way: Way,
+    ) -> Result<Coverage, ProbeError> {
         let dev = examine(directory, nix::sys::stat::fstat(directory))?.st_dev;
         let learnt = self.learn(directory)?;
-        let coverage = self.attach(counting)?;
-        let entry = Directory {
+        let place = self.place_of(learnt.dentry).or_else(|| self.place_of(0));
+        let place = place.ok_or(ProbeError::TooManyDirectories)?;
+        let coverage = self.attach(way)?;
+        self.watched.directories[place] = Directory {
             sb: learnt.sb,
             dentry: learnt.dentry,
             dev,
-            slot: slot.0.into(),
-            counting: counting as u32,
+            slot,
+            counting: way.counting() as u32,
             block_bits: learnt.block_bits,
-            cluster_bits: if counting == Counting::Blocks { learnt.cluster_bits } else { 0 },
+            cluster_bits: if way == Way::Blocks { learnt.cluster_bits } else { 0 },
         };
-        let place = self.place_of(learnt.dentry).or_else(|| self.place_of(0));
-        let place = place.ok_or(ProbeError::TooManyDirectories)?;
-        self.watched.directories[place] = entry;
+        self.ways[place] = Some(way);
         self.watched.count = self.watched.count.max(place as u64 + 1);
         self.write_table()?;
         Ok(coverage)
@@ -59,14 +106,51 @@ impl Directories {
 
     /// Ends that. Not having been watched is no error.
     pub(super) fn remove(&mut self, directory: BorrowedFd<'_>) -> Result<(), ProbeError> {
-        if self.counting(directory)?.is_none() {
+        if self.watched.count == 0 {
             return Ok(());
         }
         let learnt = self.learn(directory)?;
         let Some(place) = self.place_of(learnt.dentry) else { return Ok(()) };
         self.watched.directories[place] = Directory::default();
+        self.ways[place] = None;
         self.write_table()?;
         self.detach_idle()
+    }
+
+    /// What counts below `directory`.
+    pub(super) fn backend_of(&mut self, directory: BorrowedFd<'_>) -> Result<Backend, ProbeError> {
+        let dentry = self.learn(directory)?.dentry;
+        let way = self.place_of(dentry).and_then(|place| self.ways[place]);
+        Ok(way.map_or(Backend::Inotify, Way::backend))
+    }
+
+    /// Never tries this way again.
+    pub(super) fn refuse(&mut self, way: Way) {
+        self.refused.push(way);
+    }
+
+    /// Whether the kernel lets a backend in: attaches its programs for a moment. [`Directories::settle`] afterwards.
+    pub(super) fn try_backend(&mut self, backend: Backend) -> Result<Coverage, ProbeError> {
+        let ways = way::of_backend(backend, &self.layout);
+        let missing = format!("function or tracepoint of the kind that {backend} counts by");
+        let mut outcome = Err(ProbeError::Unfamiliar { missing });
+        for (at, way) in ways.into_iter().enumerate() {
+            let attached = self.attach(way);
+            self.detach_idle()?;
+            // The first refusal tells most: it is that of the most common filesystem.
+            if attached.is_ok() || at == 0 {
+                outcome = attached;
+            }
+            if outcome.is_ok() {
+                break;
+            }
+        }
+        outcome
+    }
+
+    /// Gives back what is only needed while trying.
+    pub(super) fn settle(&mut self) {
+        self.object.settle();
     }
 
     /// The entry with that dentry; 0 finds an unused one.
@@ -76,20 +160,6 @@ impl Directories {
 
     fn write_table(&mut self) -> Result<(), ProbeError> {
         self.table.set(0, self.watched, 0).map_err(|error| refused("the table of directories", &error))
-    }
-
-    /// How to count on the filesystem of `directory`; `None` when nothing there can be counted.
-    ///
-    /// tmpfs has no writeback, so only a program on every system call would see it. That made getppid(2) take
-    /// 0.37 µs in place of 0.20, for a filesystem whose statfs is exact and cheap. Writes to an overlay reach
-    /// another filesystem, where they look like anybody's.
-    fn counting(&self, directory: BorrowedFd<'_>) -> Result<Option<Counting>, ProbeError> {
-        let kind = examine(directory, statfs::fstatfs(directory))?.filesystem_type();
-        Ok(match kind {
-            statfs::EXT4_SUPER_MAGIC if self.layout.knows_ext4 => Some(Counting::Blocks),
-            statfs::TMPFS_MAGIC | statfs::OVERLAYFS_SUPER_MAGIC | RAMFS_MAGIC => None,
-            _ => Some(Counting::Pages),
-        })
     }
 
     /// Asks the kernel which superblock and dentry `directory` is.
@@ -115,43 +185,35 @@ impl Directories {
         if answer.sb == 0 || answer.dentry == 0 { Err(ProbeError::Unanswered { fd }) } else { Ok(answer) }
     }
 
-    /// Attaches the programs that `counting` needs, unless they are.
-    fn attach(&mut self, counting: Counting) -> Result<Coverage, ProbeError> {
-        match counting {
-            Counting::Blocks => {
-                if self.blocks.is_empty() {
-                    self.blocks = self.object.attach_all(&names::EXT4)?;
-                }
-                Ok(Coverage::Blocks)
-            }
-            Counting::Pages => {
-                let direct_io = self.layout.direct_io;
-                if self.pages.is_empty() {
-                    let programs = [&[self.layout.dirty_pages], direct_io].concat();
-                    self.pages = self.object.attach_all(&programs)?;
-                }
-                Ok(Coverage::Pages { direct_io: !direct_io.is_empty() })
+    /// Attaches the programs of a way, unless they are.
+    fn attach(&mut self, way: Way) -> Result<Coverage, ProbeError> {
+        if let Some(set) = self.attached.iter().find(|set| set.way == way) {
+            return Ok(set.coverage);
+        }
+        let Programs { needed, wanted } = way.programs(&self.layout);
+        let mut programs = self.object.attach_all(&needed)?;
+        for (program, hook) in wanted {
+            match self.object.attach(program, hook) {
+                Ok(attached) => programs.push(attached),
+                Err(error) => tracing::info!(%error, backend = way.backend().as_str(), "goes on without"),
             }
         }
+        let names: Vec<&str> = programs.iter().map(Attached::program).collect();
+        let coverage = way.coverage(&self.layout, &names);
+        self.attached.push(Set { way, coverage, programs });
+        Ok(coverage)
     }
 
     /// Detaches the programs that no watched directory needs any more.
     fn detach_idle(&mut self) -> Result<(), ProbeError> {
-        for (counting, attached) in [(Counting::Blocks, &mut self.blocks), (Counting::Pages, &mut self.pages)]
-        {
-            let needed = |entry: &Directory| entry.sb != 0 && entry.counting == counting as u32;
-            if !self.watched.directories.iter().any(needed) {
-                for program in attached.drain(..) {
-                    self.object.detach(program)?;
-                }
-            }
-        }
-        Ok(())
+        let (needed, idle) = std::mem::take(&mut self.attached)
+            .into_iter()
+            .partition(|set| self.ways.contains(&Some(set.way)));
+        self.attached = needed;
+        let idle: Vec<Set> = idle;
+        idle.into_iter().flat_map(|set| set.programs).try_for_each(|program| self.object.detach(program))
     }
 }
-
-/// `RAMFS_MAGIC` of linux/magic.h, which the library does not name.
-const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);
 
 pub(super) fn examine<T>(directory: BorrowedFd<'_>, result: nix::Result<T>) -> Result<T, ProbeError> {
     result.map_err(|errno| ProbeError::Directory { fd: directory.as_raw_fd(), source: errno.into() })
