@@ -5,7 +5,7 @@
 
 pub mod census;
 #[cfg(test)]
-mod fixture;
+pub(crate) mod fixture;
 pub mod forecast;
 #[cfg(test)]
 mod laws;
@@ -13,6 +13,7 @@ pub mod loss;
 pub mod pressure;
 pub mod protection;
 pub mod threshold;
+pub mod wishes;
 
 mod chain;
 mod limits;

@@ -4,6 +4,7 @@
 
 mod bytes;
 mod checkpoint;
+mod cluster;
 mod identity;
 mod inventory;
 mod level;
@@ -16,6 +17,7 @@ mod reason;
 
 pub use bytes::{Bytes, ParseBytesError};
 pub use checkpoint::{Checkpoint, FileId, Holder, Kind, States};
+pub use cluster::{Annotation, ByPod, Cluster, Fate, LookUp, PodName, PodRecord, Uids, Wish};
 pub use identity::{Certainty, Engine, Identity, Owner};
 pub use inventory::Inventory;
 pub use level::Level;
