@@ -11,12 +11,13 @@ use std::hash::BuildHasher as _;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 use jiff::Timestamp;
 use nix::errno::Errno;
 
-use crate::model::{Bytes, Checkpoint, FileId, Inventory, Kind, States};
+use crate::model::{Bytes, Checkpoint, Cluster, Fate, FileId, Inventory, Kind, PodName, States};
 use crate::observe::archive::{self, CheckpointName, Contents, Interner};
 use crate::observe::holders::{OpenState, probe_open};
 use crate::observe::scan::{self, Sort, Stat};
@@ -127,6 +128,7 @@ pub struct Catalog {
     strangers: HashMap<(u16, Box<OsStr>), Stranger>,
     unread: VecDeque<(u16, Box<OsStr>)>,
     strings: Interner,
+    cluster: Arc<Cluster>,
     round: u32,
 }
 
@@ -257,6 +259,35 @@ impl Catalog {
         }
     }
 
+    /// Takes over what is known of the cluster: whose pod is gone.
+    pub fn set_cluster(&mut self, cluster: Arc<Cluster>) {
+        for checkpoint in &mut self.inventory.checkpoints {
+            checkpoint.states.set(States::ORPHAN, cluster.fate(checkpoint) == Fate::Gone);
+        }
+        self.cluster = cluster;
+    }
+
+    /// What is known of the cluster.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// The pods, each once and at most `most`, of which it is not known whether they exist.
+    pub fn unknown_pods(&self, most: usize) -> Vec<PodName> {
+        let mut pods = std::collections::BTreeSet::new();
+        let unknown = |checkpoint: &&Checkpoint| self.cluster.fate(checkpoint) == Fate::Unknown;
+        for checkpoint in self.inventory.checkpoints.iter().filter(unknown) {
+            let named = checkpoint.identity.readings().filter_map(|owner| {
+                Some(PodName { namespace: owner.namespace.clone()?, pod: owner.pod.clone()? })
+            });
+            pods.extend(named);
+            if pods.len() >= most {
+                break;
+            }
+        }
+        pods.into_iter().take(most).collect()
+    }
+
     /// Takes out everything in a directory that is no longer watched.
     pub fn forget_directory(&mut self, directory: u16) {
         self.round = self.round.wrapping_add(1);
@@ -302,7 +333,7 @@ impl Catalog {
             let checkpoint = &mut self.inventory.checkpoints[place];
             if version_of(checkpoint) == version && self.notes[place].content == Content::Asked {
                 self.notes[place].content = Content::Read;
-                describe(checkpoint, contents.as_deref(), &mut self.strings);
+                describe(checkpoint, contents.as_deref(), &mut self.strings, &self.cluster);
                 // One that cannot be read at all stays with what its name says, and may go (operator#109).
                 checkpoint.states.remove(States::BEING_WRITTEN);
             }
@@ -321,7 +352,7 @@ impl Catalog {
         let Stranger { stat, seen, .. } = *stranger;
         let mut checkpoint = blank(directory, Kind::Archive, &key.1, version);
         set_size(&mut checkpoint, &stat);
-        describe(&mut checkpoint, Some(&contents), &mut self.strings);
+        describe(&mut checkpoint, Some(&contents), &mut self.strings, &self.cluster);
         self.strangers.remove(&key);
         self.inventory.foreign = self.inventory.foreign.saturating_sub(1);
         self.insert(checkpoint, Note { content: Content::Read, seen });
@@ -354,7 +385,7 @@ impl Catalog {
                 let fresh = blank(directory, Kind::Archive, name, version);
                 *checkpoint = Checkpoint { allocated: checkpoint.allocated, states: kept, ..fresh };
                 set_size(checkpoint, stat);
-                describe(checkpoint, None, &mut self.strings);
+                describe(checkpoint, None, &mut self.strings, &self.cluster);
                 self.notes[place].content = Content::Unread;
             }
             self.settle(place, dir);
@@ -365,7 +396,7 @@ impl Catalog {
         }
         let mut checkpoint = blank(directory, Kind::Archive, name, version);
         set_size(&mut checkpoint, stat);
-        describe(&mut checkpoint, None, &mut self.strings);
+        describe(&mut checkpoint, None, &mut self.strings, &self.cluster);
         let place = self.insert(checkpoint, Note { content: Content::Unread, seen: self.round });
         self.settle(place, dir);
         true
@@ -414,7 +445,7 @@ impl Catalog {
         let place = self.find(directory, name);
         let changed = place.is_none_or(|place| version_of(&self.inventory.checkpoints[place]) != version);
         let mut checkpoint = blank(directory, Kind::PodCheckpoint, name, version);
-        describe(&mut checkpoint, None, &mut self.strings);
+        describe(&mut checkpoint, None, &mut self.strings, &self.cluster);
         checkpoint.allocated = tree.allocated;
         checkpoint.inodes = tree.inodes;
         // What was not seen whole may still be growing.
@@ -562,12 +593,18 @@ fn set_size(checkpoint: &mut Checkpoint, stat: &Stat) {
 }
 
 /// Whose it is and since when, from its name and, once read, its content.
-fn describe(checkpoint: &mut Checkpoint, contents: Option<&Contents>, strings: &mut Interner) {
+fn describe(
+    checkpoint: &mut Checkpoint,
+    contents: Option<&Contents>,
+    strings: &mut Interner,
+    cluster: &Cluster,
+) {
     let name = CheckpointName::parse(&checkpoint.name, checkpoint.kind);
     let (mut identity, created) = archive::identify(name.as_ref(), contents);
     strings.share(&mut identity);
     checkpoint.identity = identity;
     checkpoint.created = created.unwrap_or(checkpoint.modified);
+    checkpoint.states.set(States::ORPHAN, cluster.fate(checkpoint) == Fate::Gone);
     if let Some(contents) = contents {
         checkpoint.states.set(States::INCOMPLETE, contents.incomplete());
         checkpoint.states.set(States::HAS_PARENT, contents.has_parent);

@@ -3,6 +3,7 @@
 pub mod archive;
 pub mod btrfs;
 pub mod catalog;
+pub mod cluster;
 pub mod filesystem;
 pub mod holders;
 pub mod inotify;
