@@ -5,6 +5,7 @@
 //! configuration, serves HTTP, and ends everything on SIGTERM.
 
 pub mod clock;
+pub mod cluster;
 
 mod filesystem;
 mod opener;
@@ -15,10 +16,10 @@ mod relief;
 mod reload;
 mod shared;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
@@ -27,20 +28,58 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use self::filesystem::{Filesystem, Handle, Message};
 use self::shared::Shared;
 use crate::act::checkpoint_dir::CheckpointDir;
-use crate::config::{Config, DirectoryConfig};
+use crate::config::{Config, ConfigFile, DirectoryConfig, KubernetesConfig, Problems, choose_pool};
+use crate::decide::wishes;
+use crate::model::Cluster;
 use crate::report::audit::Event;
 use crate::report::http;
-use crate::report::metrics::FilesystemLabel;
+use crate::report::metrics::{FilesystemLabel, Metrics};
 
 /// What the command line says.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
     /// The configuration file, for reloading.
     pub config_path: PathBuf,
     /// `--pool` or `CHECKPOINT_GUARD_POOL`.
     pub pool: Option<String>,
+    /// Where the pool comes from when nobody names it.
+    pub labels: Labels,
     /// Decide and report, but delete nothing.
     pub dry_run: bool,
+}
+
+impl Options {
+    /// The configuration that `file` has for this node.
+    ///
+    /// # Errors
+    /// The pool that was named is not in the file.
+    pub fn choose(&self, file: &ConfigFile) -> Result<Config, Problems> {
+        let pool_labels = file.effective(None)?.kubernetes.pool_labels;
+        let choice = choose_pool(self.pool.as_deref(), None, &self.labels.get(), &pool_labels);
+        let (config, note) = file.choose(&choice)?;
+        if let Some(note) = note {
+            tracing::warn!(%note, "the Node's pool has no settings of its own");
+        }
+        Ok(config)
+    }
+}
+
+/// The Node's labels, as far as they are known.
+#[derive(Clone, Debug, Default)]
+pub struct Labels(Arc<Mutex<BTreeMap<String, String>>>);
+
+impl Labels {
+    /// What is known now.
+    pub fn get(&self) -> BTreeMap<String, String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes over what `cluster` says. The result is whether that is anything new.
+    pub fn set(&self, cluster: &Cluster) -> bool {
+        let Some(labels) = &cluster.node_labels else { return false };
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *known, labels.clone()) != *labels
+    }
 }
 
 /// What the loops and the helpers tell this module.
@@ -62,9 +101,14 @@ const STOP_LIMIT: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// Only what makes protecting impossible from the start; afterwards every problem is reported and survived.
-pub fn run(options: Options, config: Config) -> anyhow::Result<()> {
+pub fn run(
+    options: Options,
+    config: Config,
+    metrics: Arc<Metrics>,
+    link: Option<cluster::Link>,
+) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let agent = Agent::new(options, config)?;
+    let agent = Agent::new(options, config, metrics, link)?;
     let result = runtime.block_on(agent.run());
     // A blocked name look-up or accept must not hold up the end.
     runtime.shutdown_timeout(Duration::from_millis(100));
@@ -73,8 +117,12 @@ pub fn run(options: Options, config: Config) -> anyhow::Result<()> {
 
 struct Agent {
     options: Options,
+    /// What the file says.
+    written: Config,
+    /// That, with what annotations add.
     config: Arc<Config>,
     shared: Arc<Shared>,
+    link: Option<cluster::Link>,
     /// By the `st_dev` of their directories.
     loops: HashMap<u64, Handle>,
     outbox: UnboundedSender<Happened>,
@@ -82,11 +130,16 @@ struct Agent {
 }
 
 impl Agent {
-    fn new(options: Options, config: Config) -> anyhow::Result<Agent> {
+    fn new(
+        options: Options,
+        written: Config,
+        metrics: Arc<Metrics>,
+        link: Option<cluster::Link>,
+    ) -> anyhow::Result<Agent> {
         let (outbox, inbox) = unbounded_channel();
-        let config = Arc::new(config);
-        let shared = Arc::new(Shared::new(&config, options.dry_run)?);
-        Ok(Agent { options, config, shared, loops: HashMap::new(), outbox, inbox })
+        let shared = Arc::new(Shared::new(&written, options.dry_run, metrics, link.as_ref())?);
+        let config = Arc::new(granting(&written, &shared.cluster()));
+        Ok(Agent { options, written, config, shared, link, loops: HashMap::new(), outbox, inbox })
     }
 
     async fn run(mut self) -> anyhow::Result<()> {
@@ -110,12 +163,22 @@ impl Agent {
             self.open(directory);
         }
         let reloads = reload::watch(self.options.clone(), self.outbox.clone());
+        let mut link = self.link.take();
+        let cluster_changed = async |link: &mut Option<cluster::Link>| match link {
+            Some(link) => link.changed().await,
+            None => std::future::pending().await,
+        };
         let reason = loop {
             tokio::select! {
                 _ = terminate.recv() => break "SIGTERM",
                 _ = interrupt.recv() => break "SIGINT",
                 _ = hangup.recv() => reloads.now(),
                 Some(happened) = self.inbox.recv() => self.take(happened),
+                cluster = cluster_changed(&mut link) => {
+                    if self.learn(cluster) {
+                        reloads.now();
+                    }
+                }
             }
         };
         tracing::info!(reason, "stopping");
@@ -216,9 +279,9 @@ impl Agent {
 
     /// Takes up a changed configuration, or says why not and goes on with the old one.
     fn configure(&mut self, result: Result<Config, String>) {
-        let config = match result {
-            Ok(config) if config == *self.config => return,
-            Ok(config) => config,
+        let written = match result {
+            Ok(written) if written == self.written => return,
+            Ok(written) => written,
             Err(problems) => {
                 tracing::error!(%problems, "the changed configuration is invalid; the old one stays in force");
                 self.shared.metrics.config_rejected();
@@ -226,18 +289,20 @@ impl Agent {
                 return;
             }
         };
-        if config.metrics != self.config.metrics
-            || config.audit != self.config.audit
-            || config.probe != self.config.probe
+        if written.metrics != self.written.metrics
+            || written.audit != self.written.audit
+            || written.probe != self.written.probe
+            || without_maximum(&written.kubernetes) != without_maximum(&self.written.kubernetes)
         {
-            tracing::warn!("changes of [metrics], [audit] and [probe] take effect with the next start");
+            tracing::warn!(
+                "changes of [metrics], [audit], [probe] and of whom to ask in [kubernetes] take effect with the next start"
+            );
         }
+        self.written = written;
+        let config = granting(&self.written, &self.shared.cluster());
         let before = std::mem::replace(&mut self.config, Arc::new(config));
-        for handle in self.loops.values() {
-            if handle.messages.send(Message::Configure(self.config.clone())).is_ok() {
-                let _ = handle.bell.write(1);
-            }
-        }
+        self.shared.metrics.pool(self.config.pool.as_deref());
+        self.tell_loops(|| Message::Configure(self.config.clone()));
         for directory in &self.config.directories {
             if !before.directories.contains(directory) {
                 self.open(directory.clone());
@@ -246,6 +311,27 @@ impl Agent {
         tracing::info!("configuration reloaded");
         self.shared.metrics.config_loaded(clock::wall());
         self.record_configuration(true, "taken up");
+    }
+
+    /// Takes over what is known of the cluster. The result is whether the Node's labels are new, and with them perhaps the pool.
+    fn learn(&mut self, cluster: Arc<Cluster>) -> bool {
+        self.shared.set_cluster(cluster.clone());
+        let config = granting(&self.written, &cluster);
+        if config != *self.config {
+            self.config = Arc::new(config);
+            tracing::info!("other annotations hold");
+            self.tell_loops(|| Message::Configure(self.config.clone()));
+        }
+        self.tell_loops(|| Message::Cluster);
+        self.options.labels.set(&cluster) && self.options.pool.is_none()
+    }
+
+    fn tell_loops(&self, message: impl Fn() -> Message) {
+        for handle in self.loops.values() {
+            if handle.messages.send(message()).is_ok() {
+                let _ = handle.bell.write(1);
+            }
+        }
     }
 
     fn record_configuration(&self, accepted: bool, reason: &str) {
@@ -269,4 +355,18 @@ impl Agent {
         }
         true
     }
+}
+
+/// `written`, with what the annotations of `cluster` are granted.
+pub(crate) fn granting(written: &Config, cluster: &Cluster) -> Config {
+    let mut config = written.clone();
+    let protection = &mut config.policy.protection;
+    let granted = wishes::rules(protection, cluster, written.kubernetes.max_from_annotations);
+    protection.rules.extend(granted);
+    config
+}
+
+/// What the API server is asked with; the maximum for annotations can change at any time.
+fn without_maximum(config: &KubernetesConfig) -> KubernetesConfig {
+    KubernetesConfig { max_from_annotations: crate::model::Protection::default(), ..config.clone() }
 }

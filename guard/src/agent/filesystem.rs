@@ -34,6 +34,8 @@ pub(super) enum Message {
     Add(DirectoryConfig, Box<CheckpointDir>),
     /// Another configuration is in force; its directories are the same.
     Configure(Arc<Config>),
+    /// Something else is known of the cluster: [`Shared::cluster`] has it.
+    Cluster,
 }
 
 /// The handle that the rest of the agent has on a loop.
@@ -124,6 +126,8 @@ const SCAN_SHARE: u32 = 500;
 const PLACE_EVERY: Duration = Duration::from_secs(1);
 /// How often gauges are brought up to date when nothing happens in between.
 const PUBLISH_EVERY: Duration = Duration::from_secs(5);
+/// So many pods are asked for at a time; those that were found make room for others.
+const UNKNOWN_PODS_MAX: usize = 1024;
 /// The longest sleep: the backstop for everything that no hook and no event tells.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// The shortest: in this time the fastest writers measured write 12 MiB.
@@ -227,6 +231,7 @@ impl Filesystem {
         let thread = std::thread::Builder::new().name(format!("fs-{name}")).spawn(move || {
             super::priority::raise();
             this.shared.metrics.filesystem(&this.label).begin();
+            this.catalog.set_cluster(this.shared.cluster());
             this.add(directory, dir);
             this.run();
         })?;
@@ -250,6 +255,7 @@ impl Filesystem {
         self.shared.health.forget(&self.label);
         self.shared.metrics.filesystem(&self.label).forget();
         self.shared.publish_holdings(&self.label, None);
+        self.shared.ask(&self.label, Vec::new);
         let _ = self.outbox.send(Happened::Ended(self.label.clone()));
     }
 
@@ -338,6 +344,10 @@ impl Filesystem {
         while let Ok(message) = self.inbox.try_recv() {
             match message {
                 Message::Add(config, dir) => self.add(config, *dir),
+                Message::Cluster => {
+                    self.catalog.set_cluster(self.shared.cluster());
+                    self.relief.catalog_changed();
+                }
                 Message::Configure(config) => {
                     self.config = config;
                     self.capacity = None;
@@ -582,6 +592,7 @@ impl Filesystem {
         });
         self.shared.publish_holdings(&self.label, Some(self.catalog.inventory()));
         self.shared.publish_losses();
+        self.shared.ask(&self.label, || self.catalog.unknown_pods(UNKNOWN_PODS_MAX));
     }
 
     /// The path of a directory, for messages.

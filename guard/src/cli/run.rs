@@ -1,12 +1,15 @@
 //! `checkpoint-guard run`: the daemon.
 
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
 
-use crate::agent::{self, Options};
+use crate::agent::{self, Labels, Options, cluster};
 use crate::cli::{Common, Misconfigured, node};
-use crate::config::{ASSUMED_WRITE_SPEED, BrakeMode, Config, ConfigFile, KubernetesMode, ProbeMode};
+use crate::config::{ASSUMED_WRITE_SPEED, BrakeMode, Config, ConfigFile, ProbeMode};
 use crate::observe::filesystem::observe;
 use crate::report::logging;
+use crate::report::metrics::Metrics;
 
 /// Arguments of `run`.
 #[derive(Debug, clap::Args)]
@@ -22,10 +25,31 @@ pub struct Args {
     log_level: Option<String>,
 }
 
+/// Where pools are configured, nobody names one, and nothing is remembered, the Node's labels are waited for this long before
+/// the settings outside pools are taken: at the very first start, and a fifth of the kubelet's own interval.
+const LABELS_LIMIT: Duration = Duration::from_secs(2);
+
 /// Runs the daemon until SIGTERM.
 pub fn run(args: Args, common: &Common) -> anyhow::Result<ExitCode> {
     logging::start(args.log_format, args.log_level.as_deref()).map_err(Misconfigured::new)?;
-    let (file, config) = common.load()?;
+    let file = common.file()?;
+    let options = Options {
+        config_path: common.config.clone(),
+        pool: common.pool().map(str::to_owned),
+        labels: Labels::default(),
+        dry_run: args.dry_run,
+    };
+    // A pool cannot say how the pool is found, so what stands outside pools says whom to ask.
+    let kubernetes = file.effective(options.pool.as_deref()).map_err(Misconfigured::new)?.kubernetes;
+    let metrics = Arc::new(Metrics::new());
+    let link = cluster::start(&kubernetes, &metrics).map_err(Misconfigured::new)?;
+    if let Some(link) = &link {
+        if options.pool.is_none() && file.pools().next().is_some() {
+            link.wait_for_labels(LABELS_LIMIT);
+        }
+        options.labels.set(&link.latest());
+    }
+    let config = options.choose(&file).map_err(Misconfigured::new)?;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"), config = %common.config.display(), pool = config.pool.as_deref(),
         directories = ?config.directories.iter().map(|it| it.path.display().to_string()).collect::<Vec<_>>(),
@@ -33,12 +57,7 @@ pub fn run(args: Args, common: &Common) -> anyhow::Result<ExitCode> {
     );
     refuse_what_is_not_built(&config)?;
     refuse_late_thresholds(&file, &config)?;
-    let options = Options {
-        config_path: common.config.clone(),
-        pool: common.pool().map(str::to_owned),
-        dry_run: args.dry_run,
-    };
-    agent::run(options, config)?;
+    agent::run(options, config, metrics, link)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -53,9 +72,6 @@ fn refuse_what_is_not_built(config: &Config) -> anyhow::Result<()> {
     }
     if matches!(config.probe, ProbeMode::Fexit | ProbeMode::Kprobe) {
         return refuse("probe.mode", "\"auto\", \"raw-tracepoint\" or \"off\"");
-    }
-    if config.kubernetes.mode == KubernetesMode::On {
-        return refuse("kubernetes.mode", "\"auto\" or \"off\": the API server is not asked yet");
     }
     Ok(())
 }
