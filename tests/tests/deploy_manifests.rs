@@ -90,6 +90,7 @@ fn check(file: &ConfigFile, pool: Option<&str>, mounts: &[Mount]) {
         has(&directory.path, directory.layout != Layout::Staging);
     }
     has(config.audit.path.as_deref().unwrap(), true);
+    has(config.kubernetes.state.as_deref().unwrap(), true);
     let settings = file.settings(pool).unwrap();
     let kubelet = &settings.iter().find(|setting| setting.key == "pressure.kubelet-config").unwrap().value;
     if kubelet != "false" {
