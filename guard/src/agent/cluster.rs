@@ -17,6 +17,7 @@ use crate::agent::clock::{monotonic, wall};
 use crate::config::{KubernetesConfig, KubernetesMode};
 use crate::model::{Cluster, LookUp, Monotonic, PodName};
 use crate::observe::cluster::lookup::{self, Queue};
+use crate::observe::cluster::memory::MemoryError;
 use crate::observe::cluster::trouble::Cause;
 use crate::observe::cluster::{
     Access, ClientError, Knowledge, Resource, Seen, Sighting, Trouble, client, memory, watch as watching,
@@ -55,6 +56,10 @@ impl Questions {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(loop_.clone(), pods);
     }
 
+    fn forget(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
     fn all(&self) -> Vec<PodName> {
         let questions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all: Vec<_> = questions.values().flatten().cloned().collect();
@@ -88,12 +93,12 @@ impl Link {
 }
 
 /// What is remembered of the cluster, for commands that ask no API server.
-pub fn remembered(config: &KubernetesConfig) -> Option<Knowledge> {
-    let path = config.state.as_deref().filter(|_| config.mode != KubernetesMode::Off)?;
-    memory::load(path, None).unwrap_or_else(|error| {
-        tracing::warn!(%error, "what was known of the cluster is lost");
-        None
-    })
+///
+/// # Errors
+/// There is a file, and it cannot be used.
+pub fn remembered(config: &KubernetesConfig) -> Result<Knowledge, MemoryError> {
+    let path = config.state.as_deref().filter(|_| config.mode != KubernetesMode::Off);
+    Ok(path.map(|path| memory::load(path, None)).transpose()?.flatten().unwrap_or_default())
 }
 
 /// Starts the thread; `None` when nobody is to be asked.
@@ -169,6 +174,12 @@ enum Input {
     Answer(PodName, Result<LookUp, Trouble>),
 }
 
+/// Whether the list of this node's pods has come, or will not.
+fn answers_for_pods(input: &Input) -> bool {
+    let Input::Sighting(Sighting { resource, seen, .. }) = input else { return false };
+    *resource == Resource::Pods && matches!(seen, Seen::All(_) | Seen::Failed(_))
+}
+
 impl Speaker {
     fn run(self, knowledge: Knowledge) {
         let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -226,13 +237,20 @@ impl Speaker {
         let mut queue = Queue::default();
         let mut said = Said::default();
         let (mut unkept, mut kept) = (false, Monotonic::default());
+        // Those of this node need not be looked up: the list that is on its way names them.
+        let mut knows_pods = false;
         loop {
             let mut changed = false;
             match tokio::time::timeout(TICK, inbox.recv()).await {
                 Ok(Some(first)) => {
-                    changed |= self.take(first, &mut knowledge, &mut queue, &mut said);
-                    while let Ok(next) = inbox.try_recv() {
-                        changed |= self.take(next, &mut knowledge, &mut queue, &mut said);
+                    let mut next = Some(first);
+                    while let Some(input) = next {
+                        if answers_for_pods(&input) && !std::mem::replace(&mut knows_pods, true) {
+                            // The list answers most of what was asked before; the rest is asked again within seconds.
+                            self.questions.forget();
+                        }
+                        changed |= self.take(input, &mut knowledge, &mut queue, &mut said);
+                        next = inbox.try_recv().ok();
                     }
                 }
                 Ok(None) => return,
@@ -243,7 +261,9 @@ impl Speaker {
                 unkept = true;
             }
             let now = monotonic();
-            queue.want(self.questions.all(), now);
+            if knows_pods {
+                queue.want(self.questions.all(), now);
+            }
             while let Some(pod) = queue.next(now) {
                 let (client, outbox) = (client.clone(), outbox.clone());
                 self.metrics.cluster_called("get");

@@ -127,7 +127,7 @@ const PLACE_EVERY: Duration = Duration::from_secs(1);
 /// How often gauges are brought up to date when nothing happens in between.
 const PUBLISH_EVERY: Duration = Duration::from_secs(5);
 /// So many pods are asked for at a time; those that were found make room for others.
-const UNKNOWN_PODS_MAX: usize = 1024;
+const LOOK_UPS_MAX: usize = 1024;
 /// The longest sleep: the backstop for everything that no hook and no event tells.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// The shortest: in this time the fastest writers measured write 12 MiB.
@@ -592,7 +592,7 @@ impl Filesystem {
         });
         self.shared.publish_holdings(&self.label, Some(self.catalog.inventory()));
         self.shared.publish_losses();
-        self.shared.ask(&self.label, || self.catalog.unknown_pods(UNKNOWN_PODS_MAX));
+        self.shared.ask(&self.label, || self.catalog.pods_to_look_up(wall(), LOOK_UPS_MAX));
     }
 
     /// The path of a directory, for messages.

@@ -21,6 +21,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::agent::{self, Options, clock, cluster};
 use crate::config::{Config, ConfigFile, DEFAULT_PATH, POOL_VARIABLE};
+use crate::observe::cluster::Knowledge;
 
 /// The work could not be done.
 const FAILED: u8 = 1;
@@ -66,7 +67,11 @@ impl Common {
         let file = self.file()?;
         let kubernetes = file.effective(self.pool()).map_err(Misconfigured::new)?.kubernetes;
         // As the daemon has it: the pool from the Node's labels, and what annotations ask for.
-        let known = cluster::remembered(&kubernetes).unwrap_or_default().cluster;
+        let known = cluster::remembered(&kubernetes).unwrap_or_else(|error| {
+            eprintln!("checkpoint-guard: {error}; annotations, orphans and the Node's pool are not known");
+            Knowledge::default()
+        });
+        let known = known.cluster;
         let options = Options { pool: self.pool().map(str::to_owned), ..Options::default() };
         options.labels.set(&known);
         let config = options.choose(&file).map_err(Misconfigured::new)?;

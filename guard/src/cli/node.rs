@@ -45,6 +45,7 @@ impl Filesystem {
 /// A directory that is required cannot be opened or read.
 pub(super) fn take(config: &Config) -> anyhow::Result<Vec<Filesystem>> {
     let mut groups: Vec<(u64, Catalog, Vec<CheckpointDir>)> = Vec::new();
+    // What is wrong with it was told when the configuration was read.
     let known = Arc::new(cluster::remembered(&config.kubernetes).unwrap_or_default().cluster);
     for directory in &config.directories {
         let Some(holds) = holds(directory) else { continue };

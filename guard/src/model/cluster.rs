@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::model::{Certainty, Checkpoint, Owner, Protection};
@@ -61,6 +61,9 @@ pub struct PodRecord {
     /// What the last of them wished. Outlives the pod: its checkpoints do, too.
     pub wish: Option<Wish>,
 }
+
+/// A pod that was found on another node is believed to be there for so long.
+const LOOK_AGAIN: SignedDuration = SignedDuration::from_hours(1);
 
 /// Whether a checkpoint's pod exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,6 +171,22 @@ impl Cluster {
         })
     }
 
+    /// Whether the pod of `owner` should be looked up at `now`, given that the fate of a checkpoint of it is `fate`: nobody has
+    /// said, or only a look-up long ago, and no watch tells when it goes.
+    pub fn should_look(&self, owner: &Owner, fate: Fate, now: Timestamp) -> bool {
+        let record = match (&owner.namespace, &owner.pod) {
+            (Some(namespace), Some(pod)) => self.pods.get(namespace, pod),
+            _ => return false,
+        };
+        let is_old = |looked_up: &LookUp| now.duration_since(looked_up.at) > LOOK_AGAIN;
+        match fate {
+            Fate::Gone => false,
+            Fate::Unknown => true,
+            Fate::Exists => record
+                .is_some_and(|record| record.here.is_none() && record.looked_up.as_ref().is_some_and(is_old)),
+        }
+    }
+
     /// Whether the pod of `owner` that a checkpoint was made of at `made` exists.
     ///
     /// Absence from the list of this node's pods says nothing: archives are copied between nodes, lists are old. Gone is
@@ -254,6 +273,27 @@ mod tests {
         check(None, looked("2026-01-01T10:00:02Z", Some(&["2"])), Fate::Exists);
         // Asked before: the pod may have come since.
         check(Some("1"), looked("2026-01-01T10:00:00.5Z", None), Fate::Unknown);
+    }
+
+    #[test]
+    fn a_pod_found_elsewhere_is_looked_up_again_after_a_while_and_one_that_is_watched_never() {
+        let (cluster, owner) = (
+            |record| {
+                let mut cluster = Cluster::default();
+                *cluster.pods.entry("a", "p") = record;
+                cluster
+            },
+            Owner::new("a", "p", "c"),
+        );
+        let found = cluster(looked("2026-01-01T10:00:00Z", Some(&["1"])));
+        assert!(!found.should_look(&owner, Fate::Exists, at("2026-01-01T10:59:00Z")));
+        assert!(found.should_look(&owner, Fate::Exists, at("2026-01-01T11:01:00Z")));
+        let watched = cluster(here(&["1"]));
+        assert!(!watched.should_look(&owner, Fate::Exists, at("2027-01-01T11:01:00Z")));
+        let nobody = Cluster::default();
+        assert!(nobody.should_look(&owner, Fate::Unknown, at("2026-01-01T10:00:00Z")));
+        assert!(!nobody.should_look(&owner, Fate::Gone, at("2026-01-01T10:00:00Z")));
+        assert!(!nobody.should_look(&Owner::default(), Fate::Unknown, at("2026-01-01T10:00:00Z")));
     }
 
     #[test]

@@ -272,14 +272,16 @@ impl Catalog {
         &self.cluster
     }
 
-    /// The pods, each once and at most `most`, of which it is not known whether they exist.
-    pub fn unknown_pods(&self, most: usize) -> Vec<PodName> {
+    /// The pods, each once and at most `most`, that should be looked up at `now`.
+    pub fn pods_to_look_up(&self, now: Timestamp, most: usize) -> Vec<PodName> {
         let mut pods = std::collections::BTreeSet::new();
-        let unknown = |checkpoint: &&Checkpoint| self.cluster.fate(checkpoint) == Fate::Unknown;
-        for checkpoint in self.inventory.checkpoints.iter().filter(unknown) {
-            let named = checkpoint.identity.readings().filter_map(|owner| {
-                Some(PodName { namespace: owner.namespace.clone()?, pod: owner.pod.clone()? })
-            });
+        for checkpoint in &self.inventory.checkpoints {
+            let fate = self.cluster.fate(checkpoint);
+            let readings = checkpoint.identity.readings();
+            let named =
+                readings.filter(|owner| self.cluster.should_look(owner, fate, now)).filter_map(|owner| {
+                    Some(PodName { namespace: owner.namespace.clone()?, pod: owner.pod.clone()? })
+                });
             pods.extend(named);
             if pods.len() >= most {
                 break;

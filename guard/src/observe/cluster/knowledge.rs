@@ -73,6 +73,8 @@ impl Knowledge {
             (Resource::Pods, Seen::Deleted(pod)) => {
                 let record = self.record(pod);
                 record.here = None;
+                // What was found before says nothing of now.
+                record.looked_up = None;
                 // Its own uid only: the mirror of a static pod is deleted and comes back while the pod runs.
                 record.gone.extend(pod.uid.as_deref().map(Arc::from));
                 let excess = record.gone.len().saturating_sub(GONE_MAX);

@@ -95,7 +95,7 @@ mod tests {
         let note = outbox.take(at(0)).unwrap().1.note();
         assert_eq!(
             note,
-            "deleted 1000 checkpoints under hard pressure on /c in 1000 rounds, freed 1000 MiB: c-0, c-1, c-2, …"
+            "deleted 1000 checkpoints under hard pressure on /c in 1000 rounds, freed 0.98 GiB: c-0, c-1, c-2, …"
         );
         assert_eq!(outbox.take(at(0)), None);
     }

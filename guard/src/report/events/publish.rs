@@ -33,7 +33,8 @@ pub async fn publish(client: &Client, node: &str, notice: &Notice, at: Timestamp
     let event = event(node, notice, at);
     let namespace = event.metadata.namespace.clone().unwrap_or_default();
     let api: Api<Event> = Api::namespaced(client.clone(), &namespace);
-    match tokio::time::timeout(LIMIT, api.create(&PostParams::default(), &event)).await {
+    let params = PostParams { field_manager: Some("checkpoint-guard".to_owned()), ..PostParams::default() };
+    match tokio::time::timeout(LIMIT, api.create(&params, &event)).await {
         Err(_) => Delivery::Failed(format!("no answer within {} s", LIMIT.as_secs())),
         Ok(Ok(_)) => Delivery::Published,
         // The first try arrived after all.
