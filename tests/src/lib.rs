@@ -1,7 +1,9 @@
 //! What the tests on real kernels and filesystems share.
 
+pub mod api_server;
 pub mod archives;
 pub mod checkpoints;
+pub mod cluster;
 pub mod counting;
 pub mod crowd;
 pub mod daemon;
