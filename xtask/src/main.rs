@@ -9,6 +9,8 @@ mod build_ebpf;
 mod command;
 mod demo;
 mod ebpf_artifact;
+mod image;
+mod kube_apiserver;
 mod setup;
 mod tally;
 mod test;
@@ -25,6 +27,10 @@ enum Task {
     Demo(demo::Options),
     /// Measures the guard beside its alternatives.
     Bench(bench::Options),
+    /// Makes the container image, without a container engine.
+    Image(image::Options),
+    /// Builds the API server that some tests need, from Debian's source.
+    KubeApiserver(kube_apiserver::Options),
     /// Runs all tests, formatting and lints: what CI runs.
     Test(test::Options),
 }
@@ -36,6 +42,8 @@ fn main() -> anyhow::Result<()> {
         Task::Setup(options) => setup::run(options, root),
         Task::Demo(options) => demo::run(options, root),
         Task::Bench(options) => bench::run(options, root),
+        Task::Image(options) => image::run(options, root),
+        Task::KubeApiserver(options) => kube_apiserver::run(options, root),
         Task::Test(options) => test::run(options, root),
     }
 }
