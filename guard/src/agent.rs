@@ -2,14 +2,16 @@
 //!
 //! One thread per filesystem turns the loop ([`filesystem`]); this module starts them, one for each filesystem that a
 //! configured directory lies on, opens directories anew when they were replaced or mounted over, takes up changed
-//! configuration, serves HTTP, and ends everything on SIGTERM.
+//! configuration, serves HTTP and the socket, and ends everything on SIGTERM.
 
 pub mod clock;
 pub mod cluster;
 
+mod answers;
+mod braking;
 mod filesystem;
 mod opener;
-mod priority;
+pub(crate) mod priority;
 mod probing;
 mod reader;
 mod relief;
@@ -32,8 +34,9 @@ use crate::config::{Config, ConfigFile, DirectoryConfig, KubernetesConfig, Probl
 use crate::decide::wishes;
 use crate::model::Cluster;
 use crate::report::audit::Event;
-use crate::report::http;
 use crate::report::metrics::{FilesystemLabel, Metrics};
+use crate::report::{http, socket};
+use crate::sandbox::{self, Sandbox};
 
 /// What the command line says.
 #[derive(Clone, Debug, Default)]
@@ -105,10 +108,13 @@ pub fn run(
     options: Options,
     config: Config,
     metrics: Arc<Metrics>,
-    link: Option<cluster::Link>,
+    asking: Option<cluster::Asking>,
 ) -> anyhow::Result<()> {
+    // First of all: threads inherit it, and there are none yet.
+    let sandbox = sandbox::enter(&config, &options.config_path);
+    let link = asking.and_then(|asking| asking.start(&metrics));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let agent = Agent::new(options, config, metrics, link)?;
+    let agent = Agent::new(options, config, sandbox, metrics, link)?;
     let result = runtime.block_on(agent.run());
     // A blocked name look-up or accept must not hold up the end.
     runtime.shutdown_timeout(Duration::from_millis(100));
@@ -123,6 +129,7 @@ struct Agent {
     config: Arc<Config>,
     shared: Arc<Shared>,
     link: Option<cluster::Link>,
+    sandbox: Sandbox,
     /// By the `st_dev` of their directories.
     loops: HashMap<u64, Handle>,
     outbox: UnboundedSender<Happened>,
@@ -133,13 +140,17 @@ impl Agent {
     fn new(
         options: Options,
         written: Config,
+        sandbox: Sandbox,
         metrics: Arc<Metrics>,
         link: Option<cluster::Link>,
     ) -> anyhow::Result<Agent> {
         let (outbox, inbox) = unbounded_channel();
         let shared = Arc::new(Shared::new(&written, options.dry_run, metrics, link.as_ref())?);
+        for (layer, state) in sandbox.layers() {
+            shared.metrics.sandbox(layer.as_str(), matches!(state, sandbox::State::Active(_)));
+        }
         let config = Arc::new(granting(&written, &shared.cluster()));
-        Ok(Agent { options, written, config, shared, link, loops: HashMap::new(), outbox, inbox })
+        Ok(Agent { options, written, config, shared, link, sandbox, loops: HashMap::new(), outbox, inbox })
     }
 
     async fn run(mut self) -> anyhow::Result<()> {
@@ -156,6 +167,7 @@ impl Agent {
             dry_run: self.options.dry_run,
         });
         let (served, mut stop_serving) = self.serve().await;
+        let (on_socket, stop_on_socket) = self.serve_socket();
         for directory in self.config.directories.clone() {
             if !directory.optional {
                 self.shared.health.expect_scan(&directory.path);
@@ -183,10 +195,11 @@ impl Agent {
         };
         tracing::info!(reason, "stopping");
         let ended = self.stop_loops().await;
+        drop(stop_on_socket);
         if let Some(stop) = stop_serving.take() {
             let _ = stop.send(());
         }
-        if let Some(served) = served {
+        for served in [served, on_socket].into_iter().flatten() {
             let _ = tokio::time::timeout(Duration::from_millis(600), served).await;
         }
         let reason =
@@ -221,6 +234,32 @@ impl Agent {
                 (None, None)
             }
         }
+    }
+
+    /// Answers on the socket, if configured and possible, until the sender is dropped.
+    fn serve_socket(
+        &self,
+    ) -> (Option<tokio::task::JoinHandle<()>>, Option<tokio::sync::oneshot::Sender<()>>) {
+        let Some(path) = &self.config.socket.path else { return (None, None) };
+        let listener = match socket::listen(path) {
+            Ok(listener) => listener,
+            Err(error) => {
+                tracing::error!(%error, "no socket for `top` and others; protecting all the same");
+                return (None, None);
+            }
+        };
+        tracing::info!(path = %path.display(), "answering on the socket");
+        let answers = answers::answers(self.shared.clone(), self.config.pool.clone());
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let served = tokio::spawn(async move {
+            let until = async {
+                let _ = stopped.await;
+            };
+            if let Err(error) = socket::serve(listener, answers, until).await {
+                tracing::error!(%error, "the socket is not served");
+            }
+        });
+        (Some(served), Some(stop))
     }
 
     /// Opens a directory, now or when it appears, on a thread that nobody waits for: the open may hang.
@@ -279,6 +318,13 @@ impl Agent {
 
     /// Takes up a changed configuration, or says why not and goes on with the old one.
     fn configure(&mut self, result: Result<Config, String>) {
+        let result = result.and_then(|config| match self.sandbox.out_of_reach(&config).as_slice() {
+            [] => Ok(config),
+            beyond => Err(format!(
+                "the sandbox, which cannot be widened, was made for other directories than {beyond:?}; restart the \
+                 guard to take the configuration up"
+            )),
+        });
         let written = match result {
             Ok(written) if written == self.written => return,
             Ok(written) => written,
@@ -292,10 +338,13 @@ impl Agent {
         if written.metrics != self.written.metrics
             || written.audit != self.written.audit
             || written.probe != self.written.probe
+            || written.socket != self.written.socket
+            || written.sandbox != self.written.sandbox
             || without_maximum(&written.kubernetes) != without_maximum(&self.written.kubernetes)
         {
             tracing::warn!(
-                "changes of [metrics], [audit], [probe] and of whom to ask in [kubernetes] take effect with the next start"
+                "changes of [metrics], [audit], [probe], [socket], [sandbox] and of whom to ask in [kubernetes] take \
+                 effect with the next start"
             );
         }
         self.written = written;

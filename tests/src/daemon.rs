@@ -33,7 +33,7 @@ pub struct Daemon {
 
 impl Daemon {
     /// Starts the guard over `directory` and waits until it is ready. `settings` is TOML without `[[directory]]`,
-    /// `[kubernetes]`, `[metrics]` and `[audit]`.
+    /// `[kubernetes]`, `[metrics]`, `[socket]` and `[audit]`.
     #[expect(clippy::disallowed_methods, reason = "waits for another process, so it measures time")]
     pub fn start(directory: &Path, settings: &str) -> Result<Daemon> {
         let scratch = tempfile::Builder::new().prefix("checkpoint-guard-daemon-").tempdir()?;
@@ -144,7 +144,7 @@ impl Drop for Daemon {
 fn configuration(directory: &Path, settings: &str, http: SocketAddr, audit: &Path) -> String {
     format!(
         "[[directory]]\npath = {directory:?}\n\n{settings}\n[kubernetes]\nmode = \"off\"\n\n\
-         [metrics]\nlisten = \"{http}\"\n\n[audit]\npath = {audit:?}\n"
+         [metrics]\nlisten = \"{http}\"\n\n[socket]\npath = \"off\"\n\n[audit]\npath = {audit:?}\n"
     )
 }
 

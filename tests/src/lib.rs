@@ -2,12 +2,15 @@
 
 pub mod api_server;
 pub mod archives;
+pub mod brake;
 pub mod checkpoints;
 pub mod cluster;
 pub mod counting;
 pub mod crowd;
 pub mod daemon;
 pub mod exposition;
+pub mod forged;
+pub mod hostile;
 pub mod http;
 pub mod loopfs;
 pub mod sampler;

@@ -87,6 +87,11 @@ impl Setting {
         self.scratch.path().join("guard.toml")
     }
 
+    /// The daemon's socket.
+    pub fn socket(&self) -> PathBuf {
+        self.scratch.path().join("run/guard.sock")
+    }
+
     /// The audit log.
     pub fn audit_path(&self) -> PathBuf {
         self.audit.clone()
@@ -96,8 +101,10 @@ impl Setting {
     pub fn configure(&self, text: &str) {
         let audit = self.audit_path();
         let common = format!(
-            "[metrics]\nlisten = \"{}\"\n[audit]\npath = {audit:?}\n[kubernetes]\n{}\n",
-            self.address, self.kubernetes
+            "[metrics]\nlisten = \"{}\"\n[audit]\npath = {audit:?}\n[socket]\npath = {:?}\n[kubernetes]\n{}\n",
+            self.address,
+            self.socket(),
+            self.kubernetes
         );
         std::fs::write(self.config(), format!("{text}\n{common}")).expect("the configuration can be written");
     }

@@ -98,13 +98,9 @@ fn size_of_filesystem(path: &Path) -> Bytes {
     Bytes(stat.blocks() * stat.fragment_size())
 }
 
-/// What xfs sets aside in one step beyond the end of a file of up to 64 MiB. It comes back when the file is closed.
-const XFS_JUMP: Bytes = Bytes::mib(32);
-
-/// No deletion began with the target reached, so after none there was more than the target and one checkpoint. On xfs the
-/// guard acts one step ahead.
-fn check_no_more_than_needed(daemon: &Daemon, hard: Bytes, ahead: Bytes) {
-    let target = hard.0 + hard.0 / 10 + ahead.0;
+/// No deletion began with the target reached, so after none there was more than the target and one checkpoint.
+fn check_no_more_than_needed(daemon: &Daemon, hard: Bytes) {
+    let target = hard.0 + hard.0 / 10;
     for line in daemon.audit().iter().filter(|line| line["outcome"] == "deleted") {
         let before = line["availableBeforeBytes"].as_u64().unwrap();
         assert!(before < target, "deleted although {} were available: {line}", Bytes(before));
@@ -118,18 +114,13 @@ fn check_storm(filesystem: Filesystem, writers: u32) {
     let outcome = weather(&scene, writers, Duration::from_secs(6));
     assert_eq!(outcome.out_of_space, 0, "{}", daemon.log());
     assert!(outcome.archives > 20, "not much of a storm");
-    // On xfs each writer may take a step at any moment, all of them at the same one.
-    let (ahead, steps) = match filesystem {
-        Filesystem::Xfs => (XFS_JUMP, Bytes(XFS_JUMP.0 * u64::from(writers))),
-        _ => (Bytes::ZERO, Bytes::ZERO),
-    };
     assert!(
-        outcome.lowest + BELOW_HARD_MAX + steps >= outcome.hard,
+        outcome.lowest + BELOW_HARD_MAX >= outcome.hard,
         "lowest {} with hard at {}",
         outcome.lowest,
         outcome.hard
     );
-    check_no_more_than_needed(&daemon, outcome.hard, ahead);
+    check_no_more_than_needed(&daemon, outcome.hard);
     assert!(daemon.stop() < Duration::from_secs(2), "SIGTERM took too long");
 }
 

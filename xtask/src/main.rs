@@ -9,6 +9,7 @@ mod build_ebpf;
 mod command;
 mod demo;
 mod ebpf_artifact;
+mod fuzz;
 mod image;
 mod kube_apiserver;
 mod setup;
@@ -31,6 +32,8 @@ enum Task {
     Image(image::Options),
     /// Builds the API server that some tests need, from Debian's source.
     KubeApiserver(kube_apiserver::Options),
+    /// Throws bytes at what reads input from outside (needs the nightly toolchain).
+    Fuzz(fuzz::Options),
     /// Runs all tests, formatting and lints: what CI runs.
     Test(test::Options),
 }
@@ -44,6 +47,7 @@ fn main() -> anyhow::Result<()> {
         Task::Bench(options) => bench::run(options, root),
         Task::Image(options) => image::run(options, root),
         Task::KubeApiserver(options) => kube_apiserver::run(options, root),
+        Task::Fuzz(options) => fuzz::run(options, root),
         Task::Test(options) => test::run(options, root),
     }
 }

@@ -22,7 +22,7 @@ pub(crate) struct Options {
 }
 
 /// A program that tests run, and the Debian package that has it.
-const PROGRAMS: [(&str, &str); 8] = [
+const PROGRAMS: [(&str, &str); 9] = [
     ("mkfs.ext4", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),
     ("mkfs.btrfs", "btrfs-progs"),
@@ -31,6 +31,7 @@ const PROGRAMS: [(&str, &str); 8] = [
     ("openssl", "openssl"),
     ("curl", "curl"),
     ("xz", "xz-utils"),
+    ("strace", "strace"),
 ];
 
 /// What an API server keeps its objects in; needed only where there is one. Debian's package also starts a service of its

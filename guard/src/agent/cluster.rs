@@ -82,14 +82,6 @@ impl Link {
         }
         self.cluster.borrow_and_update().clone()
     }
-
-    /// Waits until the Node's labels are known, for `limit` at most. For a start where nothing is remembered.
-    pub fn wait_for_labels(&self, limit: Duration) {
-        let until = Monotonic(monotonic().0 + limit);
-        while self.latest().node_labels.is_none() && monotonic() < until {
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
 }
 
 /// What is remembered of the cluster, for commands that ask no API server.
@@ -101,11 +93,20 @@ pub fn remembered(config: &KubernetesConfig) -> Result<Knowledge, MemoryError> {
     Ok(path.map(|path| memory::load(path, None)).transpose()?.flatten().unwrap_or_default())
 }
 
-/// Starts the thread; `None` when nobody is to be asked.
+/// Whom to ask, as which Node, and what was known before. Nothing runs yet.
+pub struct Asking {
+    node: String,
+    access: Access,
+    state: Option<PathBuf>,
+    events: bool,
+    knowledge: Knowledge,
+}
+
+/// Finds out whom to ask; `None` when nobody is to be asked.
 ///
 /// # Errors
 /// The configuration says `on`, and there are no credentials or nobody says which Node this is.
-pub fn start(config: &KubernetesConfig, metrics: &Arc<Metrics>) -> Result<Option<Link>, ClientError> {
+pub fn prepare(config: &KubernetesConfig) -> Result<Option<Asking>, ClientError> {
     if config.mode == KubernetesMode::Off {
         return Ok(None);
     }
@@ -132,29 +133,60 @@ pub fn start(config: &KubernetesConfig, metrics: &Arc<Metrics>) -> Result<Option
         }
         Some(Ok(None)) | None => Knowledge::default(),
     };
-    metrics.cluster_begin();
-    for resource in Resource::ALL {
-        metrics.cluster_known_since(resource.as_str(), knowledge.current[resource as usize]);
+    Ok(Some(Asking { node, access, state: config.state.clone(), events: config.events, knowledge }))
+}
+
+impl Asking {
+    /// What is known now.
+    pub fn known(&self) -> &Cluster {
+        &self.knowledge.cluster
     }
-    let (sender, receiver) = watch::channel(Arc::new(knowledge.cluster.clone()));
-    let (questions, notices) = (Questions::default(), config.events.then(Notices::default));
-    tracing::info!(%node, ?access, "asking the API server");
-    let speaker = Speaker {
-        node,
-        access,
-        state: config.state.clone(),
-        metrics: metrics.clone(),
-        sender,
-        questions: questions.clone(),
-        notices: notices.clone(),
-    };
-    let spawned =
-        std::thread::Builder::new().name("cluster".to_owned()).spawn(move || speaker.run(knowledge));
-    if let Err(error) = spawned {
-        tracing::error!(%error, "the API server is not asked: no thread for it");
-        return Ok(None);
+
+    /// Asks for the Node's labels if they are not known, and waits for the answer for `limit` at most: for a start where
+    /// nothing is remembered. Leaves no thread behind.
+    pub fn find_labels(&mut self, limit: Duration) {
+        if self.knowledge.cluster.node_labels.is_some() {
+            return;
+        }
+        let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
+        let labels = runtime.block_on(async {
+            let look = async {
+                let client = self.access.client().await.ok()?;
+                watching::node_labels(&client, &self.node).await
+            };
+            tokio::time::timeout(limit, look).await.ok().flatten()
+        });
+        // A name that is still being looked up must not hold up the start.
+        runtime.shutdown_background();
+        self.knowledge.cluster.node_labels = labels;
     }
-    Ok(Some(Link { cluster: receiver, notices, questions }))
+
+    /// Starts the thread that asks; `None`, said in the log, where there can be none.
+    pub(super) fn start(self, metrics: &Arc<Metrics>) -> Option<Link> {
+        let Asking { node, access, state, events, knowledge } = self;
+        metrics.cluster_begin();
+        for resource in Resource::ALL {
+            metrics.cluster_known_since(resource.as_str(), knowledge.current[resource as usize]);
+        }
+        let (sender, receiver) = watch::channel(Arc::new(knowledge.cluster.clone()));
+        let (questions, notices) = (Questions::default(), events.then(Notices::default));
+        tracing::info!(%node, ?access, "asking the API server");
+        let speaker = Speaker {
+            node,
+            access,
+            state,
+            metrics: metrics.clone(),
+            sender,
+            questions: questions.clone(),
+            notices: notices.clone(),
+        };
+        let thread = std::thread::Builder::new().name("cluster".to_owned());
+        if let Err(error) = thread.spawn(move || speaker.run(knowledge)) {
+            tracing::error!(%error, "the API server is not asked: no thread for it");
+            return None;
+        }
+        Some(Link { cluster: receiver, notices, questions })
+    }
 }
 
 /// The thread.

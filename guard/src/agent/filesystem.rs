@@ -13,6 +13,8 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::act::checkpoint_dir::CheckpointDir;
+use crate::act::extent_size;
+use crate::agent::braking::{self, FilesystemBrake};
 use crate::agent::clock::{monotonic, wall};
 use crate::agent::probing::Watched;
 use crate::agent::reader::Reader;
@@ -20,7 +22,7 @@ use crate::agent::shared::Shared;
 use crate::agent::{Happened, relief};
 use crate::config::{ASSUMED_WRITE_SPEED, Config, DirectoryConfig, Layout};
 use crate::decide::forecast::{Forecast, next_look};
-use crate::decide::{Pressure, threshold};
+use crate::decide::{Lead, Pressure, threshold};
 use crate::model::{Bytes, Level, Monotonic, Need, Observation, PressurePolicy, Signal};
 use crate::observe::catalog::{Catalog, Holds};
 use crate::observe::filesystem::observe;
@@ -36,6 +38,8 @@ pub(super) enum Message {
     Configure(Arc<Config>),
     /// Something else is known of the cluster: [`Shared::cluster`] has it.
     Cluster,
+    /// Somebody asks about the brake, or wants it otherwise.
+    Brake(braking::Ask),
 }
 
 /// The handle that the rest of the agent has on a loop.
@@ -52,17 +56,24 @@ pub(super) struct Directory {
     fd: Option<Arc<OwnedFd>>,
     /// inotify tells of each write to it, because no probe does.
     writes_ring: bool,
+    /// Its filesystem takes more than what is written, in large steps.
+    jumps: bool,
     /// Its path leads elsewhere: no longer looked at, and its checkpoints are out of the catalog.
     gone: bool,
 }
 
 impl Directory {
     fn holds(&self) -> Option<Holds> {
-        match self.config.layout {
-            Layout::Archives => Some(Holds::Archives),
-            Layout::PodCheckpoints => Some(Holds::PodCheckpoints),
-            Layout::Staging => None,
-        }
+        holds(self.config.layout)
+    }
+}
+
+/// What a checkpoint is in a directory of this layout; `None`: nothing there is one.
+fn holds(layout: Layout) -> Option<Holds> {
+    match layout {
+        Layout::Archives => Some(Holds::Archives),
+        Layout::PodCheckpoints => Some(Holds::PodCheckpoints),
+        Layout::Staging => None,
     }
 }
 
@@ -80,6 +91,7 @@ pub(super) struct Filesystem {
     pub(super) pressure: Pressure,
     pub(super) forecast: Forecast,
     pub(super) relief: relief::State,
+    pub(super) brake: FilesystemBrake,
     lead: Lead,
     watched: Option<Watched>,
     watcher: Option<Watcher>,
@@ -149,39 +161,6 @@ const ACQUAINTED_BY_AT_CRITICAL: Duration = Duration::from_millis(250);
 /// How often to look meanwhile.
 const ACQUAINTED_LOOK: Duration = Duration::from_millis(10);
 
-/// How far ahead of the hard threshold to act, so that what is written until the first deletion shows does not go below it.
-#[derive(Clone, Copy, Debug, Default)]
-struct Lead {
-    /// Bytes a second at the last wakes.
-    rate: f64,
-}
-
-impl Lead {
-    fn note(&mut self, rate: f64) {
-        // The fastest lately counts: bursts come in rows.
-        self.rate = rate.max(self.rate / 2.0);
-    }
-
-    /// What is written while one deletion takes effect, if that is worth acting for and within the minimum reclaim; and where
-    /// the filesystem takes more than what is written (`jumps`), one such jump.
-    fn bytes(&self, thresholds: &PressurePolicy, seen: &Observation, jumps: bool) -> Bytes {
-        let written = Bytes((self.rate * DELETION_TAKES.as_secs_f64()) as u64);
-        if written < LEAD_MIN {
-            return Bytes::ZERO;
-        }
-        let jump = if jumps { JUMP } else { Bytes::ZERO };
-        written.min(threshold::lead_max(thresholds, seen)) + jump
-    }
-}
-
-/// xfs sets aside as much beyond the end of a growing file as the file has, in one step: at 32 MiB another 32 MiB. That is
-/// half of a checkpoint of 64 MiB, so acting a jump ahead never costs a whole one beyond need.
-const JUMP: Bytes = Bytes::mib(32);
-/// From a wake until statfs shows what the first deletion freed, beside writers at full speed: mostly 2 to 10 ms.
-const DELETION_TAKES: Duration = Duration::from_millis(10);
-/// Slower writers are dealt with when they cross.
-const LEAD_MIN: Bytes = Bytes::mib(4);
-
 impl Filesystem {
     /// Starts the loop for the filesystem that `dir` lies on.
     ///
@@ -213,6 +192,7 @@ impl Filesystem {
             pressure: Pressure::new(),
             forecast: Forecast::new(),
             relief: relief::State::default(),
+            brake: FilesystemBrake::default(),
             lead: Lead::default(),
             watched,
             watcher: watcher.ok(),
@@ -228,6 +208,7 @@ impl Filesystem {
             began: now,
             is_acquainted: false,
         };
+        this.shared.brakes.enter(&this.label, messages.clone(), bell.clone());
         let thread = std::thread::Builder::new().name(format!("fs-{name}")).spawn(move || {
             super::priority::raise();
             this.shared.metrics.filesystem(&this.label).begin();
@@ -252,6 +233,8 @@ impl Filesystem {
             self.shared.health.beat(&self.label, monotonic());
             woken_by = self.wait(rest);
         }
+        braking::end(self);
+        self.shared.brakes.leave(&self.label);
         self.shared.health.forget(&self.label);
         self.shared.metrics.filesystem(&self.label).forget();
         self.shared.publish_holdings(&self.label, None);
@@ -269,6 +252,7 @@ impl Filesystem {
         if let Some(after) = relief::relieve(self, seen, woken) {
             seen = after;
         }
+        braking::follow(self, &seen);
         relief::retain(self);
         if let Some(watched) = &self.watched {
             watched.arm(self.headroom(&seen).saturating_sub(self.lead(&seen)), monotonic());
@@ -311,6 +295,21 @@ impl Filesystem {
         }
     }
 
+    /// Whether checkpoints of the directory at `index` have directories of their own; `None` where no checkpoints lie.
+    pub(super) fn holds_nested(&self, index: usize) -> Option<bool> {
+        self.directories[index].holds().map(|holds| holds == Holds::PodCheckpoints)
+    }
+
+    /// What was available at the last look.
+    pub(super) fn available_lately(&self) -> Bytes {
+        self.available.unwrap_or_default()
+    }
+
+    /// Lets the gauges follow at the end of this turn.
+    pub(super) fn due_publish(&mut self) {
+        self.due.publish = monotonic();
+    }
+
     /// The directory by which the filesystem is measured.
     pub(super) fn measured(&self) -> usize {
         self.directories.iter().position(|it| !it.gone).unwrap_or(0)
@@ -348,6 +347,7 @@ impl Filesystem {
                     self.catalog.set_cluster(self.shared.cluster());
                     self.relief.catalog_changed();
                 }
+                Message::Brake(ask) => braking::obey(self, ask),
                 Message::Configure(config) => {
                     self.config = config;
                     self.capacity = None;
@@ -397,11 +397,41 @@ impl Filesystem {
             tracing::warn!(directory = %path.display(), %errno, "inotify refused; scanning by the clock instead");
         }
         let fd = dir.as_fd().try_clone_to_owned().ok().map(Arc::new);
-        self.directories.push(Directory { config, fd, writes_ring: detail == Detail::Writes, gone: false });
+        let jumps = dir.sets_aside() && !self.limit_steps(&config, &dir);
+        self.directories.push(Directory {
+            config,
+            fd,
+            writes_ring: detail == Detail::Writes,
+            jumps,
+            gone: false,
+        });
         self.dirs.push(dir);
+        braking::add(self, usize::from(index));
         self.scan(usize::from(index));
         self.shared.health.scanned(&path);
         self.due.publish = monotonic();
+    }
+
+    /// Keeps xfs from taking space in large steps; says whether it does.
+    fn limit_steps(&self, config: &DirectoryConfig, dir: &CheckpointDir) -> bool {
+        let (Some(size), Some(_)) = (config.extent_size, holds(config.layout)) else { return false };
+        if self.shared.dry_run {
+            return false;
+        }
+        let directory = config.path.display();
+        match extent_size::ensure(dir.as_fd(), size) {
+            Ok(hint) => {
+                tracing::info!(%directory, size = %hint.size, was_there = hint.was_there,
+                    "files created here take space in steps of their extent size hint");
+                true
+            }
+            Err(errno) => {
+                tracing::warn!(%directory, %size, %errno,
+                    "cannot set an extent size hint; xfs will set aside as much space as a growing file has, and the guard \
+                     acts earlier for that (extent-size = false says the same without trying)");
+                false
+            }
+        }
     }
 
     /// Brings the catalog up to date with what events, the reader and the clock say.
@@ -510,6 +540,7 @@ impl Filesystem {
         if let Some(watched) = &self.watched {
             watched.remove(self.dirs[index].as_fd());
         }
+        braking::let_go(self, index);
         self.directories[index].fd = None;
         self.catalog.forget_directory(index as u16);
         self.relief.catalog_changed();
@@ -517,12 +548,12 @@ impl Filesystem {
 
     /// Bytes a second that were written at the last wakes.
     pub(super) fn fill_rate(&self) -> Bytes {
-        Bytes(self.lead.rate as u64)
+        self.lead.rate()
     }
 
     /// How far ahead of the hard threshold to act.
     pub(super) fn lead(&self, seen: &Observation) -> Bytes {
-        let jumps = self.dirs.iter().any(CheckpointDir::sets_aside);
+        let jumps = self.directories.iter().any(|it| it.jumps && !it.gone);
         self.lead.bytes(&self.thresholds, seen, jumps)
     }
 
@@ -533,8 +564,12 @@ impl Filesystem {
 
     /// How long nothing can go wrong unseen.
     fn rest(&self, seen: &Observation, now: Monotonic) -> Rest {
-        let deadlines =
-            [self.pressure.next_deadline(&self.thresholds), self.relief.deadline(), Some(self.due.place)];
+        let deadlines = [
+            self.pressure.next_deadline(&self.thresholds),
+            self.relief.deadline(),
+            self.brake.deadline(self),
+            Some(self.due.place),
+        ];
         let limit = deadlines.into_iter().flatten().map(|deadline| deadline.since(now)).min();
         let longest = if self.closing.is_empty() { SLEEP_MAX } else { SLEEP_MIN };
         let limit = limit.unwrap_or(SLEEP_MAX).clamp(SLEEP_MIN, longest);
@@ -588,8 +623,10 @@ impl Filesystem {
                 self.forecast.until(Bytes(until), now)
             }),
             unreclaimable: self.relief.unreclaimable(),
-            brake: false,
+            brake: self.brake.is_engaged(),
         });
+        let sizes = self.catalog.inventory().checkpoints.iter().map(|checkpoint| checkpoint.allocated);
+        self.brake.learn_largest(sizes.max().unwrap_or_default());
         self.shared.publish_holdings(&self.label, Some(self.catalog.inventory()));
         self.shared.publish_losses();
         self.shared.ask(&self.label, || self.catalog.pods_to_look_up(wall(), LOOK_UPS_MAX));

@@ -8,9 +8,11 @@ use std::time::Duration;
 use crate::act::executor::{Context, Ended, Round, execute};
 use crate::act::journal::{Outcome, Verdict};
 use crate::act::refusal::Refused;
+use crate::agent::braking;
 use crate::agent::clock::{monotonic, wall};
 use crate::agent::filesystem::Filesystem;
 use crate::agent::shared::{reaction, sentence};
+use crate::decide::brake::Reclaim;
 use crate::decide::{self, Request, protection, threshold};
 use crate::model::{Checkpoint, Cluster, Level, Monotonic, Need, Observation, Plan, States, Trigger, Victim};
 use crate::observe::filesystem::observe;
@@ -33,6 +35,8 @@ pub(super) struct State {
     stuck: Option<Stuck>,
     /// It has been said, in this episode, that the need cannot be met.
     said: bool,
+    /// The last round deleted, and left less than before.
+    outrun: bool,
     /// The catalog or the configuration is not what it was when retention was last decided.
     retain: bool,
     retain_due: Monotonic,
@@ -42,6 +46,8 @@ pub(super) struct State {
 #[derive(Clone, Copy, Debug)]
 struct Stuck {
     level: Level,
+    /// Nothing more may be deleted; else the round was broken off.
+    hopeless: bool,
     missing: Need,
     again: Monotonic,
 }
@@ -63,6 +69,15 @@ impl State {
     /// Whether a need is waiting for something to change.
     pub(super) fn is_stuck(&self) -> bool {
         self.stuck.is_some()
+    }
+
+    /// What deleting has come to at critical.
+    pub(super) fn reclaim(&self) -> Reclaim {
+        match self.stuck {
+            Some(Stuck { level: Level::Critical, hopeless: true, .. }) => Reclaim::Helpless,
+            _ if self.outrun => Reclaim::Outrun,
+            _ => Reclaim::Works,
+        }
     }
 
     /// When to try again what could not be done.
@@ -93,6 +108,7 @@ pub(super) fn relieve(
         if crossed.is_met() {
             fs.relief.stuck = None;
             fs.relief.said = false;
+            fs.relief.outrun = false;
         }
         // Ahead only when a wake tells that somebody is writing right now.
         let ahead = match woken {
@@ -118,6 +134,7 @@ pub(super) fn relieve(
         let progress = round.outcomes.iter().any(|outcome| matches!(outcome.verdict, Verdict::Deleted(_)));
         take_in(fs, &plan, &round);
         if let Some(after) = round.seen {
+            fs.relief.outrun = progress && after.available < seen.available;
             seen = after;
             tried = Some(after);
             fs.note(&after);
@@ -128,12 +145,14 @@ pub(super) fn relieve(
         let hopeless = plan.victims.is_empty() || (!progress && round.outcomes.is_empty());
         if !missing.is_met() && (hopeless || is_over) {
             let again = Monotonic(monotonic().0 + TRY_AGAIN);
-            fs.relief.stuck = Some(Stuck { level, missing: plan.shortfall.max(missing), again });
+            let missing = plan.shortfall.max(missing);
+            fs.relief.stuck = Some(Stuck { level, hopeless: hopeless && !is_over, missing, again });
             if hopeless {
                 say_unreachable(fs, level, &plan, &seen);
             }
             return tried;
         }
+        braking::follow(fs, &seen);
         fs.catch_up();
     }
     tried

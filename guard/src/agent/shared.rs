@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use crate::act::checkpoint_dir::Leftover;
 use crate::act::journal::{Intent, Journal, Outcome, Verdict};
+use crate::agent::braking::{Brakes, Braking};
 use crate::agent::clock::wall;
 use crate::agent::cluster::{Link, Questions};
 use crate::agent::probing::Probing;
 use crate::config::Config;
 use crate::decide::Transition;
 use crate::model::{Bytes, Cluster, Inventory, Monotonic, Observation, Plan, PodName};
-use crate::observe::probe::{Backend, ProbeError};
+use crate::observe::probe::Backend;
 use crate::report::audit::{AuditLog, AuditSettings, Event};
 use crate::report::events::{Notice, Notices};
 use crate::report::health::Health;
@@ -29,6 +30,8 @@ pub(super) struct Shared {
     pub(super) metrics: Arc<Metrics>,
     pub(super) health: Arc<Health>,
     pub(super) probing: Option<Arc<Probing>>,
+    pub(super) braking: Option<Arc<Braking>>,
+    pub(super) brakes: Brakes,
     pub(super) dry_run: bool,
     pub(super) stop: Arc<AtomicBool>,
     audit: Mutex<Option<AuditLog>>,
@@ -41,22 +44,23 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Opens the audit log and loads the probe.
+    /// Opens the audit log, loads the probe, and gets the brake ready.
     ///
     /// # Errors
-    /// The configuration names a backend that does not work here.
+    /// The configuration names a backend or a brake that does not work here.
     pub(super) fn new(
         config: &Config,
         dry_run: bool,
         metrics: Arc<Metrics>,
         link: Option<&Link>,
-    ) -> Result<Shared, ProbeError> {
+    ) -> anyhow::Result<Shared> {
         metrics.config_loaded(wall());
         metrics.pool(config.pool.as_deref());
         metrics.dry_run(dry_run);
         let stop = Arc::new(AtomicBool::new(false));
         let probing = Probing::start(config.probe, stop.clone())?;
-        let backend = probing.as_ref().map_or(Backend::Inotify, |probing| probing.backend());
+        let braking = Braking::start(config.brake, dry_run, stop.clone())?;
+        let backend = backend_of(probing.as_deref());
         let degraded = probing.is_none() && config.probe != crate::config::ProbeMode::Off;
         metrics.backend(backend.as_str(), degraded);
         let health = Arc::new(Health::new(STALE_AFTER));
@@ -72,6 +76,8 @@ impl Shared {
             metrics,
             health,
             probing,
+            braking,
+            brakes: Brakes::default(),
             dry_run,
             stop,
             audit,
@@ -85,6 +91,11 @@ impl Shared {
             shared.leave(Notice::backend_degraded(backend.as_str()));
         }
         Ok(shared)
+    }
+
+    /// What sees the writes.
+    pub(super) fn backend(&self) -> Backend {
+        backend_of(self.probing.as_deref())
     }
 
     /// The audit log, for the executor. Held for a round: rounds of several filesystems write one after the other,
@@ -211,6 +222,10 @@ impl Shared {
             self.metrics.audit_failed();
         }
     }
+}
+
+fn backend_of(probing: Option<&Probing>) -> Backend {
+    probing.map_or(Backend::Inotify, Probing::backend)
 }
 
 /// The audit log as the executor sees it.

@@ -1,8 +1,10 @@
 //! The command line: one file per command.
 
+mod brake_helper;
 mod node;
 mod table;
 
+pub mod brake;
 pub mod check_config;
 pub mod history;
 pub mod import_operator;
@@ -164,6 +166,11 @@ enum Command {
         #[arg(long, short, default_value = "table", value_name = "FORMAT")]
         output: Output,
     },
+    /// Show, engage or release the brake: refusing those who write checkpoints.
+    Brake(brake::Args),
+    /// Answers the kernel for the brake. The guard starts it.
+    #[command(name = crate::act::brake::fanotify::HELPER_COMMAND, hide = true)]
+    BrakeHelper(brake_helper::Args),
     /// Turn a CheckpointRestoreOperator resource into our configuration.
     ImportOperator(import_operator::Args),
 }
@@ -184,6 +191,8 @@ pub fn main() -> ExitCode {
         }
         Command::CheckConfig { args, output } => check_config::run(&args, &common.config, output),
         Command::Simulate { args, output } => simulate::run(&args, output),
+        Command::Brake(args) => brake::run(args, common),
+        Command::BrakeHelper(args) => brake_helper::run(&args),
         Command::ImportOperator(args) => import_operator::run(&args),
     };
     result.unwrap_or_else(|error| {

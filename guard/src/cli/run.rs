@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::agent::{self, Labels, Options, cluster};
 use crate::cli::{Common, Misconfigured, node};
-use crate::config::{ASSUMED_WRITE_SPEED, BrakeMode, Config, ConfigFile, ProbeMode};
+use crate::config::{ASSUMED_WRITE_SPEED, Config, ConfigFile, ProbeMode};
 use crate::observe::filesystem::observe;
 use crate::report::logging;
 use crate::report::metrics::Metrics;
@@ -42,12 +42,12 @@ pub fn run(args: Args, common: &Common) -> anyhow::Result<ExitCode> {
     // A pool cannot say how the pool is found, so what stands outside pools says whom to ask.
     let kubernetes = file.effective(options.pool.as_deref()).map_err(Misconfigured::new)?.kubernetes;
     let metrics = Arc::new(Metrics::new());
-    let link = cluster::start(&kubernetes, &metrics).map_err(Misconfigured::new)?;
-    if let Some(link) = &link {
+    let mut asking = cluster::prepare(&kubernetes).map_err(Misconfigured::new)?;
+    if let Some(asking) = &mut asking {
         if options.pool.is_none() && file.pools().next().is_some() {
-            link.wait_for_labels(LABELS_LIMIT);
+            asking.find_labels(LABELS_LIMIT);
         }
-        options.labels.set(&link.latest());
+        options.labels.set(asking.known());
     }
     let config = options.choose(&file).map_err(Misconfigured::new)?;
     tracing::info!(
@@ -57,7 +57,7 @@ pub fn run(args: Args, common: &Common) -> anyhow::Result<ExitCode> {
     );
     refuse_what_is_not_built(&config)?;
     refuse_late_thresholds(&file, &config)?;
-    agent::run(options, config, metrics, link)?;
+    agent::run(options, config, metrics, asking)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -67,9 +67,6 @@ fn refuse_what_is_not_built(config: &Config) -> anyhow::Result<()> {
         let message = format!("{key}: this version has none of that; write {accepted}");
         Err(Misconfigured::new(message).into())
     };
-    if matches!(config.brake, BrakeMode::Lsm | BrakeMode::Fanotify) {
-        return refuse("brake.mode", "\"auto\" or \"off\": writes are not refused yet");
-    }
     if matches!(config.probe, ProbeMode::Fexit | ProbeMode::Kprobe) {
         return refuse("probe.mode", "\"auto\", \"raw-tracepoint\" or \"off\"");
     }

@@ -61,6 +61,16 @@ pub const KEYS: &[Key] = &[
         "It may be missing and appear later; until then it is only watched for.",
         "",
     ),
+    key(
+        "directory[].extent-size",
+        "bytes (a multiple of 64 KiB), `false`",
+        "\"1MiB\"",
+        "xfs only. By itself xfs sets aside as much space again as a growing file has, until it is closed; the kubelet \
+         counts that as used. The guard sets this extent size hint (`xfs_io -c extsize`) on the directory, unless it \
+         has one already, so that files created in it take only what is written. `false`: the directory is left as it \
+         is, and the guard keeps 32 MiB more free while writers are fast. Not in directories of layout `staging`.",
+        "",
+    ),
     key("pressure.soft", LEVEL, "", "Reclaim after a grace period. `false` switches the level off.", ""),
     key(
         "pressure.soft.available",
@@ -234,8 +244,9 @@ pub const KEYS: &[Key] = &[
         "brake.mode",
         "`\"auto\"`, `\"lsm\"`, `\"fanotify\"`, `\"off\"`",
         "\"auto\"",
-        "How writes into the directories are refused at critical when nothing more may be deleted. Not built yet: `auto` \
-         does nothing, and a named mode is an error at the start.",
+        "How writes into the directories are refused at critical when nothing more may be deleted (docs/BRAKE.md). `auto`: BPF \
+         LSM where it works, else fanotify, else none, which is said. A named mode that does not work is an error at the \
+         start; another mode takes effect with the next start, `off` at once.",
         "",
     ),
     key(
@@ -307,6 +318,14 @@ pub const KEYS: &[Key] = &[
         "port 0: any free port, which the log names",
     ),
     key(
+        "socket.path",
+        "an absolute path, `\"off\"`",
+        "\"/run/checkpoint-guard/guard.sock\"",
+        "Where `top`, `doctor` and other commands ask the running daemon: a unix socket that only root and the daemon's \
+         own user can use. A directory that is not there is made for root alone; one where others may write is refused.",
+        "",
+    ),
+    key(
         "audit.path",
         "an absolute path, `\"off\"`",
         "\"/var/log/checkpoint-guard/audit.jsonl\"",
@@ -320,6 +339,24 @@ pub const KEYS: &[Key] = &[
         "4",
         "So many rotated files are kept beside the current one.",
         "only the current one",
+    ),
+    key(
+        "sandbox.mode",
+        "`\"auto\"`, `\"off\"`",
+        "\"auto\"",
+        "Whether the daemon limits itself, for good, before it opens an archive: capabilities, no_new_privs, Landlock, \
+         seccomp, as far as the kernel has them (docs/SECURITY.md).",
+        "",
+    ),
+    key(
+        "sandbox.reach",
+        "`\"parents\"`, `\"directories\"`",
+        "\"parents\"",
+        "Where Landlock lets checkpoints be read and deleted: below the parents of the directories, so that one may \
+         appear, be replaced or be mounted over later; or below the directories as they are at the start only, and \
+         then a restart is needed for that. A directory beyond reach that a changed configuration adds makes it \
+         invalid until the next start.",
+        "",
     ),
     key(
         "pool.*.extends",

@@ -48,6 +48,14 @@ impl KubeletThresholds {
         }
         merged.finish()
     }
+
+    /// The same of one file's text; `path` is for messages.
+    pub fn parse(text: &str, path: &Path) -> Result<KubeletThresholds, KubeletError> {
+        let mut merged = Merged::default();
+        merged.merge(path, text)?;
+        merged.default_eviction_hard();
+        merged.finish()
+    }
 }
 
 fn read(path: &Path) -> Result<String, KubeletError> {

@@ -39,7 +39,7 @@ pub use read::Setting;
 pub use reload::Reload;
 pub use surroundings::{
     AuditConfig, BrakeMode, DirectoryConfig, KubernetesConfig, KubernetesMode, Layout, MetricsConfig,
-    ProbeMode,
+    ProbeMode, SandboxConfig, SandboxMode, SandboxReach, SocketConfig,
 };
 
 use crate::model::{Bytes, Level, Observation, Policy, PressurePolicy, Signal};
@@ -72,8 +72,12 @@ pub struct Config {
     pub kubernetes: KubernetesConfig,
     /// Metrics and health.
     pub metrics: MetricsConfig,
+    /// Where commands ask the running daemon.
+    pub socket: SocketConfig,
     /// The audit log.
     pub audit: AuditConfig,
+    /// How the daemon limits itself.
+    pub sandbox: SandboxConfig,
 }
 
 impl Config {
@@ -242,7 +246,9 @@ fn effective(pool: Option<&str>, values: &Raw, file: &Arc<Path>, problems: &mut 
         probe: surroundings::probe(&mut reader),
         kubernetes: surroundings::kubernetes(&mut reader),
         metrics: surroundings::metrics(&mut reader),
+        socket: surroundings::socket(&mut reader),
         audit: surroundings::audit(&mut reader),
+        sandbox: surroundings::sandbox(&mut reader),
     };
     problems.append(&mut reader.problems);
     notes.sort();

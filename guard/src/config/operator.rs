@@ -120,7 +120,7 @@ pub fn import_operator(yaml: &str) -> Result<String, ImportError> {
         text.push_str(written);
         text.push('\n');
     };
-    line(&format!("# From the CheckpointRestoreOperator {name}."));
+    line(&format!("# From the CheckpointRestoreOperator {}.", in_comment(&name)));
     line("#");
     for remark in REMARKS {
         line(remark);
@@ -130,7 +130,7 @@ pub fn import_operator(yaml: &str) -> Result<String, ImportError> {
         _ => line("# applyPoliciesImmediately was false: here a changed policy is applied at once."),
     }
     for unknown in spec.unknown.keys() {
-        line(&format!("# Not understood and left out: spec.{unknown}"));
+        line(&format!("# Not understood and left out: spec.{}", in_comment(unknown)));
     }
     let directory = spec.checkpoint_directory.as_deref().filter(|path| !path.is_empty());
     line("\n[[directory]]");
@@ -139,6 +139,17 @@ pub fn import_operator(yaml: &str) -> Result<String, ImportError> {
         text.push_str(&rule);
     }
     Ok(text)
+}
+
+/// `text` on one line: whoever wrote the resource chooses names, and a line break in one must not end the comment.
+fn in_comment(text: &str) -> String {
+    text.chars().fold(String::with_capacity(text.len()), |mut line, c| {
+        match c {
+            c if c.is_control() => line.extend(c.escape_default()),
+            c => line.push(c),
+        }
+        line
+    })
 }
 
 /// The one resource, and `namespace/name`.
@@ -335,7 +346,7 @@ impl Rule {
     fn to_toml(&self, before: &[Rule]) -> String {
         let mut text = String::from("\n");
         for comment in &self.comments {
-            let _ = writeln!(text, "# {comment}");
+            let _ = writeln!(text, "# {}", in_comment(comment));
         }
         if self.owner.is_empty() {
             return text;

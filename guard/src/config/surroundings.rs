@@ -38,6 +38,8 @@ pub struct DirectoryConfig {
     pub layout: Layout,
     /// It may be missing.
     pub optional: bool,
+    /// On xfs, files created here are given this extent size hint. `None`: the directory is left as it is.
+    pub extent_size: Option<Bytes>,
 }
 
 /// How writes are refused when nothing more may be deleted.
@@ -130,6 +132,13 @@ pub struct MetricsConfig {
     pub listen: Option<SocketAddr>,
 }
 
+/// `[socket]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SocketConfig {
+    /// `None`: there is none, and `top` has nobody to ask.
+    pub path: Option<PathBuf>,
+}
+
 /// `[audit]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditConfig {
@@ -139,6 +148,45 @@ pub struct AuditConfig {
     pub max_size: Bytes,
     /// Rotated files kept beside the current one.
     pub keep: u32,
+}
+
+/// xfs takes multiples of its blocks, which have at most 64 KiB.
+fn extent_size(raw: &Raw) -> Result<Bytes, String> {
+    const STEP: Bytes = Bytes(64 << 10);
+    const MAX: Bytes = Bytes::gib(1);
+    match read::bytes(raw)? {
+        size if size >= STEP && size <= MAX && size.0 % STEP.0 == 0 => Ok(size),
+        size => Err(format!(
+            "{size} is not accepted; write a multiple of 64 KiB up to 1 GiB such as \"1MiB\", or false"
+        )),
+    }
+}
+
+/// Whether the daemon limits itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SandboxMode {
+    /// As far as the kernel can.
+    Auto,
+    /// Not at all.
+    Off,
+}
+
+/// Below which paths Landlock lets checkpoints be read and deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SandboxReach {
+    /// The parents of the configured directories: one may appear, be replaced or be mounted over later.
+    Parents,
+    /// The directories as they are at the start. Whatever takes the place of one needs a restart.
+    Directories,
+}
+
+/// `[sandbox]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SandboxConfig {
+    /// Whether there is one.
+    pub mode: SandboxMode,
+    /// How far it reaches.
+    pub reach: SandboxReach,
 }
 
 pub(super) fn directories(reader: &mut Reader<'_>) -> Vec<DirectoryConfig> {
@@ -154,7 +202,12 @@ pub(super) fn directories(reader: &mut Reader<'_>) -> Vec<DirectoryConfig> {
         let path = reader.member(raw, (&key, SCHEMA, "path"), directory_path);
         let layout = reader.member(raw, (&key, SCHEMA, "layout"), read::one_of(&layouts));
         let optional = reader.member(raw, (&key, SCHEMA, "optional"), read::truth);
-        let (Some(path), Some(layout), Some(optional)) = (path, layout, optional) else { continue };
+        let extent_size = reader.member(raw, (&key, SCHEMA, "extent-size"), read::or_off(extent_size));
+        let (Some(path), Some(layout), Some(optional), Some(extent_size)) =
+            (path, layout, optional, extent_size)
+        else {
+            continue;
+        };
         if let Some((earlier, first)) = found
             .iter()
             .find(|(earlier, _)| earlier.path.starts_with(&path) || path.starts_with(&earlier.path))
@@ -167,7 +220,7 @@ pub(super) fn directories(reader: &mut Reader<'_>) -> Vec<DirectoryConfig> {
             );
             reader.problem(raw.get("path").unwrap_or(raw), &format!("{key}.path"), message);
         }
-        found.push((DirectoryConfig { path, layout, optional }, raw));
+        found.push((DirectoryConfig { path, layout, optional, extent_size }, raw));
     }
     let written_wrong = reader.written("directory").is_some_and(|raw| match &raw.value {
         Value::List(members) => !members.is_empty(),
@@ -232,6 +285,30 @@ pub(super) fn kubernetes(reader: &mut Reader<'_>) -> KubernetesConfig {
 
 pub(super) fn metrics(reader: &mut Reader<'_>) -> MetricsConfig {
     MetricsConfig { listen: reader.value("metrics.listen", read::or_off(read::address)).flatten() }
+}
+
+pub(super) fn socket(reader: &mut Reader<'_>) -> SocketConfig {
+    // `sun_path` in unix(7), with the zero at its end.
+    const PATH_MAX: usize = 107;
+    let path = |raw: &Raw| match read::absolute_path(raw)? {
+        path if path.as_os_str().len() > PATH_MAX => {
+            Err(format!("the path is longer than the {PATH_MAX} bytes that a unix socket may have"))
+        }
+        path if path.file_name().is_none() => {
+            Err(format!("{path:?} names no file; write for example \"/run/checkpoint-guard/guard.sock\""))
+        }
+        path => Ok(path),
+    };
+    SocketConfig { path: reader.value("socket.path", read::or_off(path)).flatten() }
+}
+
+pub(super) fn sandbox(reader: &mut Reader<'_>) -> SandboxConfig {
+    let modes = [("auto", SandboxMode::Auto), ("off", SandboxMode::Off)];
+    let reaches = [("parents", SandboxReach::Parents), ("directories", SandboxReach::Directories)];
+    SandboxConfig {
+        mode: reader.value("sandbox.mode", read::one_of(&modes)).unwrap_or(SandboxMode::Auto),
+        reach: reader.value("sandbox.reach", read::one_of(&reaches)).unwrap_or(SandboxReach::Parents),
+    }
 }
 
 pub(super) fn audit(reader: &mut Reader<'_>) -> AuditConfig {

@@ -301,8 +301,9 @@ struct Registry<'a> {
 impl<'a> Registry<'a> {
     fn party_of(&mut self, checkpoint: &'a Checkpoint, policy: &Policy) -> u32 {
         let identity = &checkpoint.identity;
-        let is_certain = identity.alternatives.is_empty()
-            && matches!(identity.certainty, Certainty::Exact | Certainty::NameOnly);
+        // Ambiguous without another reading: the tenant's own words contradict the engine's. Doubtful, his checkpoints would
+        // no longer be superseded by his newer ones, and somebody else's would have to go in their place.
+        let is_certain = identity.alternatives.is_empty() && identity.certainty != Certainty::Unknown;
         if !identity.alternatives.is_empty() {
             return self.register(checkpoint, is_certain, policy);
         }

@@ -5,6 +5,7 @@ pub mod btrfs;
 pub mod catalog;
 pub mod cluster;
 pub mod filesystem;
+pub mod finder;
 pub mod holders;
 pub mod inotify;
 pub mod lease;

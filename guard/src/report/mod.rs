@@ -7,3 +7,4 @@ pub mod http;
 pub mod logging;
 pub mod metrics;
 pub mod record;
+pub mod socket;

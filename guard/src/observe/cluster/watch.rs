@@ -1,5 +1,6 @@
 //! List and watch, of metadata only.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fmt::Debug;
 use std::hash::{BuildHasher as _, Hasher as _};
@@ -27,6 +28,13 @@ const WATCH_GRACE: Duration = Duration::from_secs(10);
 const PAGE: u32 = 500;
 /// From the first failure to the last; each wait is drawn from its upper half, so that a fleet does not come back as one.
 const BACKOFF: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(30)];
+
+/// The labels of this Node, asked once; `None` when there is no answer or no such Node.
+pub async fn node_labels(client: &Client, node: &str) -> Option<BTreeMap<String, String>> {
+    let params = ListParams::default().match_any().fields(&format!("metadata.name={node}"));
+    let list = Api::<Node>::all(client.clone()).list_metadata(&params).await.ok()?;
+    Some(list.items.into_iter().next()?.metadata.labels.unwrap_or_default())
+}
 
 /// Watches `resource` for ever, telling everything to `tell`: how it is first, then what changes, and what goes wrong.
 pub async fn follow(client: Client, resource: Resource, node: &str, tell: impl FnMut(Seen)) -> Infallible {

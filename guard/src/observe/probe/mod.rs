@@ -18,10 +18,10 @@ mod without;
 use std::fmt;
 
 #[cfg(feature = "ebpf")]
-pub use ebpf::{Probe, Wakes};
+pub use ebpf::{Probe, RefusedCalls, Refusing, Wakes};
 pub use error::ProbeError;
 #[cfg(not(feature = "ebpf"))]
-pub use without::{Probe, Wakes};
+pub use without::{Probe, RefusedCalls, Refusing, Wakes};
 
 use crate::model::{Bytes, FileId, Monotonic};
 

@@ -148,7 +148,7 @@ impl Notice {
                 let sentence = format!("{}: {reason}", directories.join(", "));
                 Notice::node(true, "CheckpointTargetUnreachable", "Reclaiming", sentence)
             }
-            audit::Event::Brake { directories, engaged, mode, reason } => {
+            audit::Event::Brake { directories, engaged, mode, reason, .. } => {
                 let place = directories.join(", ");
                 let (name, verb) = match engaged {
                     true => ("CheckpointBrakeEngaged", "are refused"),

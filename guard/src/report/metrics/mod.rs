@@ -124,6 +124,11 @@ impl Metrics {
         self.agent.backend(name, degraded);
     }
 
+    /// Whether a layer of the sandbox limits the guard itself.
+    pub fn sandbox(&self, layer: &str, active: bool) {
+        self.agent.sandbox(layer, active);
+    }
+
     /// The node's pool.
     pub fn pool(&self, pool: Option<&str>) {
         self.agent.pool(pool);
@@ -213,6 +218,7 @@ impl FilesystemMetrics<'_> {
         self.metrics.deletions.begin(self.label);
         self.metrics.agent.begin(self.label);
         self.metrics.filesystems.written(self.label, Bytes::ZERO);
+        self.metrics.filesystems.begin(self.label);
     }
 
     /// Takes over what one turn of the loop knows.
@@ -223,6 +229,11 @@ impl FilesystemMetrics<'_> {
     /// So many *more* bytes were written into its checkpoint directories.
     pub fn written(&self, bytes: Bytes) {
         self.metrics.filesystems.written(self.label, bytes);
+    }
+
+    /// So many *more* calls of the program `comm` were refused, that would have written so much.
+    pub fn refused(&self, comm: &str, calls: u64, bytes: Bytes) {
+        self.metrics.filesystems.refused(self.label, comm, calls, bytes);
     }
 
     /// A checkpoint of `namespace` was deleted; `freed` is measured.

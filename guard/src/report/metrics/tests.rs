@@ -83,6 +83,8 @@ fn exercise(metrics: &Metrics) {
     filesystem.set(&state(&observation, &policy, Level::Hard));
     filesystem.written(Bytes(4096));
     filesystem.deleted(&Trigger::Pressure(Level::Hard), Some("team"), Bytes::mib(20));
+    filesystem.refused("containerd-shim", 3, Bytes(4096));
+    filesystem.refused("storm-1", 1, Bytes(1));
     filesystem.scanned(Timestamp::from_second(1_700_000_000).unwrap(), Duration::from_millis(3));
     filesystem.scan_failed();
     metrics.checkpoints([&inventory(vec![
@@ -94,6 +96,7 @@ fn exercise(metrics: &Metrics) {
     metrics.reacted(Duration::from_micros(400));
     metrics.planned(Duration::from_micros(80));
     metrics.backend("raw-tracepoint", true);
+    metrics.sandbox("seccomp", true);
     metrics.pool(Some("gpu"));
     metrics.dry_run(true);
     metrics.lost(LostEvents::Ledger, 1);
@@ -165,8 +168,10 @@ fn case_43_no_metric_has_a_label_for_a_pod_a_file_or_a_time() {
         "state",
         "identity",
         "cause",
+        "writer",
         "kind",
         "backend",
+        "layer",
         "pool",
         "version",
         "resource",

@@ -1,0 +1,125 @@
+//! Clients of every kind against the real server.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::UnixStream as Stream;
+use std::path::{Path, PathBuf};
+
+use super::super::{Client, listen};
+use super::*;
+
+/// A server on a thread of its own, ended on drop.
+struct Served {
+    path: PathBuf,
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+    _scratch: tempfile::TempDir,
+}
+
+impl Served {
+    fn start() -> Served {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("guard.sock");
+        let listener = listen(&path).unwrap();
+        let (stop, stopped) = tokio::sync::oneshot::channel();
+        let answers: Answers = Arc::new(|request, peer| {
+            Box::pin(async move {
+                assert_eq!(peer.pid, Some(std::process::id() as i32), "SO_PEERCRED names this test");
+                match request {
+                    Request::Daemon => Reply::Daemon {
+                        version: "v".repeat(1 << 20),
+                        pid: 1,
+                        pool: None,
+                        dry_run: false,
+                        backend: "inotify".to_owned(),
+                    },
+                }
+            })
+        });
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let until = async {
+                let _ = stopped.await;
+            };
+            runtime.block_on(serve(listener, answers, until)).unwrap();
+        });
+        Served { path, stop: Some(stop), thread: Some(thread), _scratch: scratch }
+    }
+
+    fn is_well(&self) {
+        let reply = Client::ask(&self.path, &Request::Daemon).unwrap();
+        assert!(matches!(reply, Reply::Daemon { version, .. } if version.len() == 1 << 20));
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.stop.take().map(|stop| stop.send(()));
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+fn said(path: &Path, bytes: &[u8]) -> String {
+    let mut stream = Stream::connect(path).unwrap();
+    // Err: it has hung up already.
+    let _ = stream.write_all(bytes);
+    let mut line = String::new();
+    let _ = BufReader::new(stream).read_line(&mut line);
+    line
+}
+
+#[test]
+fn a_request_gets_its_reply_and_nonsense_gets_an_explanation() {
+    let served = Served::start();
+    served.is_well();
+    assert!(said(&served.path, b"GET / HTTP/1.1\n").contains("\"kind\":\"Error\""));
+    assert!(
+        said(&served.path, b"{\"apiVersion\":\"checkpoint-guard/v1\",\"request\":\"x\"}\n")
+            .contains("requests of")
+    );
+    assert_eq!(said(&served.path, &vec![b'x'; 1 << 20]), "", "longer than any request");
+    assert!(said(&served.path, b"\xff\xfe\n").contains("not a line of JSON"));
+    served.is_well();
+}
+
+#[test]
+fn clients_that_say_nothing_or_read_nothing_keep_their_places_for_a_moment_only() {
+    let served = Served::start();
+    let silent: Vec<_> = (0..CONNECTIONS_MAX).map(|_| Stream::connect(&served.path).unwrap()).collect();
+    let deaf: Vec<_> = (0..CONNECTIONS_MAX)
+        .map(|_| {
+            let mut stream = Stream::connect(&served.path).unwrap();
+            // A reply of a megabyte fits in no buffer.
+            stream.write_all(b"{\"apiVersion\":\"checkpoint-guard/v1\",\"request\":\"daemon\"}\n").unwrap();
+            stream
+        })
+        .collect();
+    // All places are taken, and more wait; all are still connected when somebody else is served.
+    served.is_well();
+    drop((silent, deaf));
+}
+
+#[test]
+fn who_hangs_up_in_the_middle_harms_nobody() {
+    let served = Served::start();
+    for cut in 0..40 {
+        let request = b"{\"apiVersion\":\"checkpoint-guard/v1\",\"request\":\"daemon\"}\n";
+        let mut stream = Stream::connect(&served.path).unwrap();
+        stream.write_all(&request[..cut]).unwrap();
+    }
+    served.is_well();
+}
+
+#[test]
+fn without_a_daemon_the_client_says_so() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("guard.sock");
+    let error = Client::ask(&path, &Request::Daemon).unwrap_err();
+    assert!(
+        error.is_not_running() && error.to_string().contains("no checkpoint-guard is running"),
+        "{error}"
+    );
+    drop(listen(&path).unwrap());
+    assert!(Client::ask(&path, &Request::Daemon).unwrap_err().is_not_running(), "a dead socket");
+}
