@@ -39,9 +39,11 @@ pub mod names {
 
     /// Global: [`BrakeOffsets`](crate::BrakeOffsets).
     pub const BRAKE_OFFSETS: &str = "BRAKE_OFFSETS";
-    /// Array of one [`Braked`](crate::Braked).
+    /// Array of one [`Braking`](crate::Braking).
+    pub const BRAKING: &str = "BRAKING";
+    /// Hash of the address of a dentry to [`BrakedDirectory`](crate::BrakedDirectory).
     pub const BRAKED: &str = "BRAKED";
-    /// Array of instants of `CLOCK_MONOTONIC` in nanoseconds, by the place of the directory in `BRAKED`.
+    /// Array of instants of `CLOCK_MONOTONIC` in nanoseconds, by [`BrakedDirectory::place`](crate::BrakedDirectory::place).
     pub const LEASES: &str = "LEASES";
     /// Hash of [`RefusedKey`](crate::RefusedKey) to calls.
     pub const REFUSED: &str = "REFUSED";
@@ -327,37 +329,31 @@ impl BrakeOffsets {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BrakedDirectory {
-    /// Address of its `dentry`; 0 marks an unused entry. The guard's open descriptor keeps it alive.
-    pub dentry: u64,
+    /// Its place among the leases.
+    pub place: u32,
     /// The thread of a self-test, which alone is refused; 0: there is none.
     pub test_tid: u32,
-    /// Zero.
-    pub pad: u32,
 }
 
-/// All directories that the brake holds, and who is never refused.
+/// Who is never refused, and whether there is anything to refuse.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Braked {
-    /// Entries up to `count`; some of them may be unused.
-    pub directories: [BrakedDirectory; DIRECTORIES],
-    /// Entries from here on are unused; 0 while nothing is to be refused anywhere.
-    pub count: u64,
+pub struct Braking {
     /// The pid namespace of the guard: device and inode of `/proc/self/ns/pid`.
     pub pid_namespace_dev: u64,
     /// See above.
     pub pid_namespace_ino: u64,
     /// The guard's process id there.
     pub guard: u32,
-    /// Zero.
-    pub pad: u32,
+    /// How many directories the brake holds.
+    pub directories: u32,
 }
 
 /// Who was refused, below which directory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RefusedKey {
-    /// Place of the directory in [`Braked`].
+    /// [`BrakedDirectory::place`].
     pub place: u32,
     /// Zero.
     pub pad: u32,
@@ -388,8 +384,8 @@ const _: () = {
     assert!(size_of::<WakeRecord>() == 16);
     assert!(size_of::<Lost>() == 16);
     assert!(size_of::<BrakeOffsets>() == 12);
-    assert!(size_of::<BrakedDirectory>() == 16);
-    assert!(size_of::<Braked>() == DIRECTORIES * 16 + 32);
+    assert!(size_of::<BrakedDirectory>() == 8);
+    assert!(size_of::<Braking>() == 24);
     assert!(size_of::<RefusedKey>() == 24);
 };
 
@@ -418,7 +414,7 @@ mod pod {
         Lost,
         BrakeOffsets,
         BrakedDirectory,
-        Braked,
+        Braking,
         RefusedKey
     );
 }

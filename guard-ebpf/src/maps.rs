@@ -3,8 +3,8 @@
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LruHashMap, RingBuf};
 use guard_ebpf::{
-    Braked, Crossing, DIRECTORIES, Learn, LedgerKey, LedgerValue, Limit, Lost, RefusedKey, SLOTS, Total,
-    WakeRecord, Watched,
+    BrakedDirectory, Braking, Crossing, DIRECTORIES, Learn, LedgerKey, LedgerValue, Limit, Lost, RefusedKey,
+    SLOTS, Total, WakeRecord, Watched,
 };
 
 /// One entry, replaced as a whole: a lookup at a constant index compiles to an address.
@@ -38,9 +38,13 @@ pub(crate) static CROSSED: HashMap<Crossing, u8> = HashMap::with_max_entries(4 *
 #[map]
 pub(crate) static WAKES: RingBuf = RingBuf::with_byte_size(4096, 0);
 
-/// One entry, replaced as a whole when a directory comes or goes.
+/// One entry.
 #[map]
-pub(crate) static BRAKED: Array<Braked> = Array::with_max_entries(1, 0);
+pub(crate) static BRAKING: Array<Braking> = Array::with_max_entries(1, 0);
+
+/// By the address of their dentries.
+#[map]
+pub(crate) static BRAKED: HashMap<u64, BrakedDirectory> = HashMap::with_max_entries(DIRECTORIES as u32, 0);
 
 /// Until when writers below each directory of [`BRAKED`] are refused: engaging and releasing is one write here.
 #[map]

@@ -30,7 +30,9 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use self::filesystem::{Filesystem, Handle, Message};
 use self::shared::Shared;
 use crate::act::checkpoint_dir::CheckpointDir;
-use crate::config::{Config, ConfigFile, DirectoryConfig, KubernetesConfig, Problems, choose_pool};
+use crate::config::{
+    BrakeMode, Config, ConfigFile, DirectoryConfig, KubernetesConfig, Problems, choose_pool,
+};
 use crate::decide::wishes;
 use crate::model::Cluster;
 use crate::report::audit::Event;
@@ -345,6 +347,11 @@ impl Agent {
             tracing::warn!(
                 "changes of [metrics], [audit], [probe], [socket], [sandbox] and of whom to ask in [kubernetes] take \
                  effect with the next start"
+            );
+        }
+        if written.brake != self.written.brake && written.brake != BrakeMode::Off {
+            tracing::warn!(
+                "another [brake] mode takes effect with the next start; until then the means of this one is used, if any"
             );
         }
         self.written = written;

@@ -8,10 +8,10 @@ use aya_ebpf::bindings::bpf_pidns_info;
 use aya_ebpf::helpers::{bpf_get_current_comm, bpf_get_ns_current_pid_tgid, bpf_ktime_get_ns};
 use aya_ebpf::macros::lsm;
 use aya_ebpf::programs::LsmContext;
-use guard_ebpf::{Braked, DEPTH, RefusedKey};
+use guard_ebpf::{BrakedDirectory, Braking, DEPTH, RefusedKey};
 
 use crate::kernel::{Dentry, File, read};
-use crate::maps::{BRAKED, LEASES, REFUSED};
+use crate::maps::{BRAKED, BRAKING, LEASES, REFUSED};
 
 /// The field of [`BRAKE_OFFSETS`](crate::BRAKE_OFFSETS) named so.
 macro_rules! offset {
@@ -40,35 +40,35 @@ pub(crate) fn refuse_write(context: LsmContext) -> i32 {
     if mask & WRITES == 0 {
         return 0;
     }
-    let Some(braked) = braked() else { return 0 };
+    let Some(braking) = braking() else { return 0 };
     let file = File(context.arg(0));
-    refuse(braked, file.dentry())
+    refuse(braking, file.dentry())
 }
 
 /// `file_open(file)`: after the file was found, before anybody has it.
 #[lsm(hook = "file_open")]
 pub(crate) fn refuse_open(context: LsmContext) -> i32 {
-    let Some(braked) = braked() else { return 0 };
+    let Some(braking) = braking() else { return 0 };
     let file = File(context.arg(0));
     let mode: u32 = read(file.0, offset!(file_mode));
     if mode & FMODE_WRITE == 0 {
         return 0;
     }
-    refuse(braked, file.dentry())
+    refuse(braking, file.dentry())
 }
 
 /// `inode_create(directory, dentry, mode)`: before a file is made, so that nothing is left behind.
 #[lsm(hook = "inode_create")]
 pub(crate) fn refuse_create(context: LsmContext) -> i32 {
-    let Some(braked) = braked() else { return 0 };
-    refuse(braked, Dentry(context.arg(1)))
+    let Some(braking) = braking() else { return 0 };
+    refuse(braking, Dentry(context.arg(1)))
 }
 
 /// `inode_mkdir(directory, dentry, mode)`: a pod checkpoint is a directory.
 #[lsm(hook = "inode_mkdir")]
 pub(crate) fn refuse_mkdir(context: LsmContext) -> i32 {
-    let Some(braked) = braked() else { return 0 };
-    refuse(braked, Dentry(context.arg(1)))
+    let Some(braking) = braking() else { return 0 };
+    refuse(braking, Dentry(context.arg(1)))
 }
 
 /// `mmap_file(file, reqprot, prot, flags)`; the file may be null, which reads as nothing of ours.
@@ -78,26 +78,26 @@ pub(crate) fn refuse_mapping(context: LsmContext) -> i32 {
     if protection & PROT_WRITE == 0 || flags & MAP_TYPE == MAP_PRIVATE {
         return 0;
     }
-    let Some(braked) = braked() else { return 0 };
+    let Some(braking) = braking() else { return 0 };
     let file: u64 = context.arg(0);
     if file == 0 {
         return 0;
     }
-    refuse(braked, File(file).dentry())
+    refuse(braking, File(file).dentry())
 }
 
-/// The directories, while any of them has a lease or a self-test is under way. The usual case ends here.
+/// Who we are, while there is any directory. The usual case ends here.
 #[inline(always)]
-fn braked() -> Option<&'static Braked> {
-    let braked = BRAKED.get(0)?;
-    if braked.count == 0 { None } else { Some(braked) }
+fn braking() -> Option<&'static Braking> {
+    let braking = BRAKING.get(0)?;
+    if braking.directories == 0 { None } else { Some(braking) }
 }
 
 /// The answer for `dentry`, counted when it is no.
 #[inline(never)]
-fn refuse(braked: &'static Braked, dentry: Dentry) -> i32 {
-    let Some((place, test_tid)) = place_of(braked, dentry) else { return 0 };
-    let (tgid, tid) = current(braked);
+fn refuse(braking: &'static Braking, dentry: Dentry) -> i32 {
+    let Some(BrakedDirectory { place, test_tid }) = directory_above(dentry) else { return 0 };
+    let (tgid, tid) = current(braking);
     if test_tid != 0 {
         // The guard tries on itself whether it works, and on nobody else.
         return if tid == test_tid { NO_SPACE } else { 0 };
@@ -105,29 +105,27 @@ fn refuse(braked: &'static Braked, dentry: Dentry) -> i32 {
     let Some(until) = LEASES.get(place) else { return 0 };
     // SAFETY: `until` points into the map; volatile, since the guard writes there. The helper has no preconditions.
     let is_over = unsafe { core::ptr::read_volatile(until) <= bpf_ktime_get_ns() };
-    if is_over || tgid == braked.guard || is_marker(dentry) {
+    if is_over || tgid == braking.guard || is_marker(dentry) {
         return 0;
     }
     count(place);
     NO_SPACE
 }
 
-/// The place of the directory above `dentry`, and the thread of its self-test.
+/// The directory above `dentry`.
+///
+/// By a table, not by comparing with each directory in turn: kernels before 6.12 verify all ways through two loops one by
+/// one, which took minutes.
 #[inline(always)]
-fn place_of(braked: &'static Braked, mut dentry: Dentry) -> Option<(u32, u32)> {
+fn directory_above(mut dentry: Dentry) -> Option<BrakedDirectory> {
     for _ in 0..DEPTH {
         let parent = dentry.parent();
         if parent == dentry || parent.0 == 0 {
             return None;
         }
-        // Two bounds: the verifier wants a constant one.
-        for (place, directory) in braked.directories.iter().enumerate() {
-            if place as u64 >= braked.count {
-                break;
-            }
-            if directory.dentry == parent.0 {
-                return Some((place as u32, directory.test_tid));
-            }
+        // SAFETY: the guard replaces entries as a whole, and both halves are read at once.
+        if let Some(directory) = unsafe { BRAKED.get(parent.0) } {
+            return Some(*directory);
         }
         dentry = parent;
     }
@@ -136,13 +134,13 @@ fn place_of(braked: &'static Braked, mut dentry: Dentry) -> Option<(u32, u32)> {
 
 /// Process and thread, as the guard counts them.
 #[inline(always)]
-fn current(braked: &Braked) -> (u32, u32) {
+fn current(braking: &Braking) -> (u32, u32) {
     let mut ids = bpf_pidns_info { pid: 0, tgid: 0 };
     // SAFETY: `ids` is valid and its size is the one given.
     unsafe {
         bpf_get_ns_current_pid_tgid(
-            braked.pid_namespace_dev,
-            braked.pid_namespace_ino,
+            braking.pid_namespace_dev,
+            braking.pid_namespace_ino,
             &raw mut ids,
             size_of::<bpf_pidns_info>() as u32,
         );

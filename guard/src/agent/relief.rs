@@ -128,7 +128,7 @@ pub(super) fn relieve(
         }
         let began = monotonic();
         let request = Request { need, trigger: Trigger::Pressure(level) };
-        let plan = decide::plan(fs.catalog.inventory(), &request, &fs.config.policy, wall());
+        let plan = decide::victims(fs.catalog.inventory(), &request, &fs.config.policy, wall());
         fs.shared.metrics.planned(monotonic().since(began));
         let round = carry_out(fs, &plan, Some(seen), &mut woken);
         let progress = round.outcomes.iter().any(|outcome| matches!(outcome.verdict, Verdict::Deleted(_)));
@@ -148,7 +148,7 @@ pub(super) fn relieve(
             let missing = plan.shortfall.max(missing);
             fs.relief.stuck = Some(Stuck { level, hopeless: hopeless && !is_over, missing, again });
             if hopeless {
-                say_unreachable(fs, level, &plan, &seen);
+                say_unreachable(fs, level, &request, &seen);
             }
             return tried;
         }
@@ -159,17 +159,19 @@ pub(super) fn relieve(
 }
 
 /// Says that eviction cannot help: once per episode, not every round.
-fn say_unreachable(fs: &mut Filesystem, level: Level, plan: &Plan, seen: &Observation) {
+fn say_unreachable(fs: &mut Filesystem, level: Level, request: &Request, seen: &Observation) {
     // Content that is still being read may turn out to be evictable: not yet hopeless.
     if fs.relief.said || fs.catalog.has_unread() {
         return;
     }
     fs.relief.said = true;
     let inventory = fs.catalog.inventory();
+    // The same plan once more, with the reason of each that stays.
+    let plan = &decide::plan(inventory, request, &fs.config.policy, wall());
     let mut blockers: BTreeMap<String, Vec<_>> = BTreeMap::new();
     for spared in &plan.spared {
         let checkpoint = &inventory.checkpoints[spared.index as usize];
-        blockers.entry(spared.reason.to_string()).or_default().push(checkpoint);
+        blockers.entry(spared.reason.of_many()).or_default().push(checkpoint);
     }
     let spared: Vec<_> = blockers.iter_mut().map(|(reason, those)| sentence_of(reason, those)).collect();
     let foreign = inventory.foreign;

@@ -190,7 +190,7 @@ pub fn main() -> ExitCode {
             common.audit_path(args.file.as_deref()).and_then(|path| history::run(&args, &path, clock::wall()))
         }
         Command::CheckConfig { args, output } => check_config::run(&args, &common.config, output),
-        Command::Simulate { args, output } => simulate::run(&args, output),
+        Command::Simulate { args, output } => simulate::run(&args, common, output),
         Command::Brake(args) => brake::run(args, common),
         Command::BrakeHelper(args) => brake_helper::run(&args),
         Command::ImportOperator(args) => import_operator::run(&args),

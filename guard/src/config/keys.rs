@@ -154,7 +154,7 @@ pub const KEYS: &[Key] = &[
     key(
         "eviction.order",
         "a list of order keys",
-        "[\"incomplete\", \"least-protected\", \"orphan\", \"superseded\", \"oldest\", \"largest\"]",
+        "[\"incomplete\", \"least-protected\", \"orphan\", \"superseded\", \"fair-share\", \"oldest\", \"largest\"]",
         "Who goes first. The first key that tells two checkpoints apart decides.",
         "",
     ),
@@ -169,21 +169,22 @@ pub const KEYS: &[Key] = &[
         "eviction.min-age",
         "a duration",
         "\"2m\"",
-        "Younger ones are spared, but not at critical.",
+        "Younger ones are spared; at critical they go last.",
         "none is spared for its youth",
     ),
     key(
         "eviction.keep-last",
         "a whole number",
         "1",
-        "The newest so many complete ones of each container are spared, but not at critical.",
+        "The newest so many complete ones of each container are spared; at critical they go last.",
         "none is spared for being the last",
     ),
     key(
         "eviction.keep-together",
-        "`true`, `false`",
-        "false",
-        "Checkpoints that need each other (a pre-checkpoint and its successors) are kept or dropped as a whole.",
+        "`\"chains\"`, `\"containers\"`, `false`",
+        "\"chains\"",
+        "Which checkpoints are kept or dropped as a whole: those that need each other (a pre-checkpoint and what builds on \
+         it); all of one container, as a forensic series; none. See below.",
         "",
     ),
     key(

@@ -341,6 +341,11 @@ impl Rule {
             .extend(unknown.keys().map(|field| format!("Not understood and left out: {at}.{field}")));
     }
 
+    /// The widest scope that it is about the whole of.
+    fn scope(&self) -> usize {
+        SCOPES.len() - self.owner.len()
+    }
+
     /// As TOML. The operator applies the most specific policy alone, where ours go field by field: what a less
     /// specific rule in `before` limits and this one does not is said to be unlimited.
     fn to_toml(&self, before: &[Rule]) -> String {
@@ -351,6 +356,15 @@ impl Rule {
         if self.owner.is_empty() {
             return text;
         }
+        let has = |rule: &Rule, scope: usize| {
+            rule.max_count[scope].is_some() || rule.max_total_size[scope].is_some()
+        };
+        if (self.scope() + 1..SCOPES.len()).any(|scope| before.iter().any(|rule| has(rule, scope))) {
+            text.push_str(
+                "# What its namespace or pod may hold as a whole stays in force and counts these too; the operator looks \
+                 at this policy alone.\n",
+            );
+        }
         text.push_str("[[retention]]\n");
         for (key, value) in &self.owner {
             let _ = writeln!(text, "{key} = {}", quote(value));
@@ -360,8 +374,9 @@ impl Rule {
             own => own,
         };
         let scopes = |of: &dyn Fn(&Rule, usize) -> Option<String>| {
+            // What a whole pod or namespace may hold is not for a rule about a part of it to lift.
             let entry = |(scope, key): (usize, &&str)| {
-                let inherited = before.iter().any(|rule| of(rule, scope).is_some());
+                let inherited = scope <= self.scope() && before.iter().any(|rule| of(rule, scope).is_some());
                 limit(of(self, scope), inherited).map(|value| format!("{key} = {value}"))
             };
             SCOPES.iter().enumerate().filter_map(entry).collect::<Vec<_>>().join(", ")

@@ -32,6 +32,7 @@ impl Served {
                         dry_run: false,
                         backend: "inotify".to_owned(),
                     },
+                    other => panic!("nobody asked this here: {other:?}"),
                 }
             })
         });

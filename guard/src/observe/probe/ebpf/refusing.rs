@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use aya::programs::lsm::LsmLinkId;
 use aya::programs::{Lsm, ProgramError, RawTracePoint};
 use aya::{Btf, Ebpf, EbpfLoader};
-use guard_ebpf::{BrakeOffsets, Braked, BrakedDirectory, Learn, RefusedKey, names};
+use guard_ebpf::{BrakeOffsets, BrakedDirectory, Braking, DIRECTORIES, Learn, RefusedKey, names};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
@@ -32,9 +32,12 @@ pub struct Refusing {
 struct Programs {
     ebpf: Ebpf,
     questions: Array<Learn>,
-    table: Array<Braked>,
-    /// What `table` holds.
-    braked: Braked,
+    who: Array<Braking>,
+    /// What `who` holds.
+    braking: Braking,
+    table: HashMap<u64, BrakedDirectory>,
+    /// The dentry at each place; 0: it is free.
+    places: [u64; DIRECTORIES],
     links: Vec<(&'static str, LsmLinkId)>,
 }
 
@@ -79,17 +82,18 @@ impl Refusing {
             loaded.map_err(|error| refused(&format!("program {program} on LSM hook {hook}"), &error))?;
         }
         let questions = take(&mut ebpf, names::LEARN)?;
-        let table = take(&mut ebpf, names::BRAKED)?;
+        let (who, table) = (take(&mut ebpf, names::BRAKING)?, take(&mut ebpf, names::BRAKED)?);
         let leases = Mutex::new(take(&mut ebpf, names::LEASES)?);
         let refused_calls = Mutex::new(take(&mut ebpf, names::REFUSED)?);
         let namespace = examine_namespace()?;
-        let braked = Braked {
+        let braking = Braking {
             pid_namespace_dev: kernel_device(namespace.st_dev),
             pid_namespace_ino: namespace.st_ino,
             guard: std::process::id(),
-            ..Braked::default()
+            directories: 0,
         };
-        let programs = Programs { ebpf, questions, table, braked, links: Vec::new() };
+        let places = [0; DIRECTORIES];
+        let programs = Programs { ebpf, questions, who, braking, table, places, links: Vec::new() };
         Ok(Refusing { programs: Mutex::new(programs), leases, refused: refused_calls })
     }
 
@@ -99,32 +103,31 @@ impl Refusing {
     pub fn add(&self, directory: BorrowedFd<'_>) -> Result<u32, ProbeError> {
         let mut programs = lock(&self.programs);
         let dentry = programs.learn(directory)?.dentry;
-        let free = programs.braked.directories.iter().position(|entry| entry.dentry == 0);
-        let place = free.ok_or(ProbeError::TooManyDirectories)?;
+        let free = programs.places.iter().position(|place| *place == 0);
+        let place = free.ok_or(ProbeError::TooManyDirectories)? as u32;
         let test_tid = nix::unistd::gettid().as_raw().unsigned_abs();
-        programs.braked.directories[place] = BrakedDirectory { dentry, test_tid, pad: 0 };
-        programs.write_table()?;
+        programs.place(dentry, Some(BrakedDirectory { place, test_tid }))?;
         let was_attached = !programs.links.is_empty();
         let tested = programs.attach().and_then(|()| self_test(directory));
         if !was_attached {
             programs.detach()?;
         }
-        programs.braked.directories[place] = match &tested {
-            Ok(()) => BrakedDirectory { dentry, test_tid: 0, pad: 0 },
-            Err(_) => BrakedDirectory::default(),
-        };
-        programs.write_table()?;
-        tested.map(|()| place as u32)
+        let entry = tested.is_ok().then_some(BrakedDirectory { place, test_tid: 0 });
+        programs.place(dentry, entry)?;
+        if tested.is_ok() {
+            programs.places[place as usize] = dentry;
+        }
+        tested.map(|()| place)
     }
 
     /// Lets go of it.
     pub fn remove(&self, place: u32) -> Result<(), ProbeError> {
         self.lease(place, 0)?;
         let mut programs = lock(&self.programs);
-        if let Some(entry) = programs.braked.directories.get_mut(place as usize) {
-            *entry = BrakedDirectory::default();
+        match programs.places.get_mut(place as usize).map(std::mem::take) {
+            Some(dentry) if dentry != 0 => programs.place(dentry, None),
+            _ => Ok(()),
         }
-        programs.write_table()
     }
 
     /// Attaches the programs, unless they are. From then on every read and write of the node passes one of them.
@@ -166,10 +169,15 @@ impl std::fmt::Debug for Refusing {
 }
 
 impl Programs {
-    fn write_table(&mut self) -> Result<(), ProbeError> {
-        let used = self.braked.directories.iter().rposition(|entry| entry.dentry != 0);
-        self.braked.count = used.map_or(0, |last| last as u64 + 1);
-        self.table.set(0, self.braked, 0).map_err(|error| refused("the table of directories", &error))
+    /// Writes the entry of a directory, or takes it away.
+    fn place(&mut self, dentry: u64, entry: Option<BrakedDirectory>) -> Result<(), ProbeError> {
+        match entry {
+            Some(entry) => self.table.insert(dentry, entry, 0),
+            None => self.table.remove(&dentry),
+        }
+        .map_err(|error| refused("the table of directories", &error))?;
+        self.braking.directories = self.table.keys().count() as u32;
+        self.who.set(0, self.braking, 0).map_err(|error| refused("who is never refused", &error))
     }
 
     fn attach(&mut self) -> Result<(), ProbeError> {
@@ -203,8 +211,8 @@ impl Programs {
         let question = Learn {
             tid: nix::unistd::gettid().as_raw().unsigned_abs(),
             fd: fd.unsigned_abs(),
-            pid_namespace_dev: self.braked.pid_namespace_dev,
-            pid_namespace_ino: self.braked.pid_namespace_ino,
+            pid_namespace_dev: self.braking.pid_namespace_dev,
+            pid_namespace_ino: self.braking.pid_namespace_ino,
             ..Learn::default()
         };
         self.questions.set(0, question, 0).map_err(|error| refused("a question", &error))?;
