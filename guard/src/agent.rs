@@ -113,6 +113,7 @@ pub fn run(
     asking: Option<cluster::Asking>,
 ) -> anyhow::Result<()> {
     // First of all: threads inherit it, and there are none yet.
+    sandbox::start_brake(&config);
     let sandbox = sandbox::enter(&config, &options.config_path);
     let link = asking.and_then(|asking| asking.start(&metrics));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

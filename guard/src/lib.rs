@@ -6,6 +6,7 @@
 pub mod act;
 pub mod agent;
 pub mod cli;
+pub mod companion;
 pub mod config;
 pub mod decide;
 pub mod fuzzing;

@@ -20,7 +20,7 @@ use tests::setting::Daemon;
 
 /// Without permission events there is nothing to test; said loudly.
 fn can_brake() -> bool {
-    let works = Fanotify::new(PathBuf::new(), guard::agent::clock::monotonic);
+    let works = guard::act::brake::try_group();
     if let Err(error) = &works {
         println!("SKIPPED brake_fanotify: {error}");
     }

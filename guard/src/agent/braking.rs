@@ -1,7 +1,6 @@
 //! The brake of one filesystem: lets the backend follow what `decide` says, and reports what was refused.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -85,12 +84,11 @@ impl Braking {
     }
 
     fn lsm() -> Result<Backend, BrakeError> {
-        Ok(Backend::Lsm(LsmBrake::load(monotonic)?))
+        Ok(Backend::Lsm(Box::new(LsmBrake::load(monotonic)?)))
     }
 
     fn fanotify() -> Result<Backend, BrakeError> {
-        // Also when the file was replaced by a newer one meanwhile, this is the program that runs.
-        Fanotify::new(PathBuf::from("/proc/self/exe"), monotonic).map(Backend::Fanotify)
+        Fanotify::new(monotonic).map(Backend::Fanotify)
     }
 }
 
@@ -161,9 +159,12 @@ pub(super) fn end(fs: &mut Filesystem) {
     }
 }
 
+/// How to speak to a loop: messages, and the bell to ring after each.
+type Line = (Sender<Message>, Arc<EventFd>);
+
 /// The loops, for those who ask about their brakes.
 #[derive(Debug, Default)]
-pub(super) struct Brakes(Mutex<BTreeMap<FilesystemLabel, (Sender<Message>, Arc<EventFd>)>>);
+pub(super) struct Brakes(Mutex<BTreeMap<FilesystemLabel, Line>>);
 
 impl Brakes {
     pub(super) fn enter(&self, label: &FilesystemLabel, messages: Sender<Message>, bell: Arc<EventFd>) {
@@ -174,7 +175,7 @@ impl Brakes {
         self.lock().remove(label);
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<FilesystemLabel, (Sender<Message>, Arc<EventFd>)>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<FilesystemLabel, Line>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -10,12 +10,11 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use nix::sys::prctl;
-use nix::sys::signal::{SigHandler, Signal, signal};
-use nix::unistd::{ForkResult, fork};
+use nix::sys::socket::SockType;
 use serde::{Deserialize, Serialize};
 
 use super::holders::{self, Scan};
+use crate::companion::{self, CompanionError};
 use crate::model::{FileId, Holder};
 
 /// The one of this process.
@@ -27,71 +26,35 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Nobody asks for so many at once.
 const MESSAGE_MAX: usize = 16 << 20;
 
-/// Why there is none.
-#[derive(Debug, thiserror::Error)]
-pub enum FinderError {
-    /// fork(2) copies one thread only; with others there, a lock that one of them holds would never be given back.
-    #[error("{0} threads run already")]
-    Threads(usize),
-    /// The system is out of processes or descriptors.
-    #[error("cannot start it: {0}")]
-    System(#[from] io::Error),
-}
-
 #[derive(Deserialize, Serialize)]
 struct Question(Vec<[u64; 2]>);
+
+/// Device and inode, and the pids and names of those who have it open.
+type Held = ([u64; 2], Vec<(i32, String)>);
 
 #[derive(Default, Deserialize, Serialize)]
 struct Answer {
     complete: bool,
-    holders: Vec<([u64; 2], Vec<(i32, String)>)>,
+    holders: Vec<Held>,
 }
 
 /// Starts it; `confine` is called in it before it is asked anything. Does nothing when there is one.
 ///
 /// # Errors
 /// To be called while the calling thread is the only one.
-pub fn start(confine: impl FnOnce()) -> Result<(), FinderError> {
+pub fn start(confine: impl FnOnce()) -> Result<(), CompanionError> {
     if FINDER.get().is_some() {
         return Ok(());
     }
-    let threads = std::fs::read_dir("/proc/self/task")?.count();
-    if threads != 1 {
-        return Err(FinderError::Threads(threads));
-    }
-    let (ours, its) = UnixStream::pair()?;
-    let guard = nix::unistd::getpid();
-    // SAFETY: this is the only thread (looked at above), so the child's copy of the memory has no lock that is held by
-    // somebody who is not there, and it may go on as any Rust program.
-    match unsafe { fork() }.map_err(io::Error::from)? {
-        ForkResult::Parent { .. } => {
-            ours.set_read_timeout(Some(PATIENCE))?;
-            ours.set_write_timeout(Some(PATIENCE))?;
-            let _ = FINDER.set(Mutex::new(Some(ours)));
-            Ok(())
-        }
-        ForkResult::Child => {
-            drop(ours);
-            let is_alone = ends_with(guard);
-            if is_alone {
-                confine();
-                serve(its, guard.as_raw());
-            }
-            std::process::exit(0)
-        }
-    }
-}
-
-/// Arranges for this process to end with `guard` and not before; false when that has ended already.
-fn ends_with(guard: nix::unistd::Pid) -> bool {
-    // Signals to the whole group or unit are for the guard, which ends us by ending.
-    for other in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGPIPE] {
-        // SAFETY: ignoring a signal runs no code of ours.
-        let _ = unsafe { signal(other, SigHandler::SigIgn) };
-    }
-    let _ = prctl::set_name(c"who-has-it-open");
-    let _ = prctl::set_pdeathsig(Signal::SIGKILL);
-    nix::unistd::getppid() == guard
+    let ours = companion::start(c"who-has-it-open", SockType::Stream, |its, guard| {
+        confine();
+        serve(UnixStream::from(its), guard.as_raw());
+    })?;
+    let ours = UnixStream::from(ours);
+    ours.set_read_timeout(Some(PATIENCE))?;
+    ours.set_write_timeout(Some(PATIENCE))?;
+    let _ = FINDER.set(Mutex::new(Some(ours)));
+    Ok(())
 }
 
 /// Answers until nobody is left to ask.

@@ -15,7 +15,7 @@ pub enum Feature {
     Probe,
     /// The API server: `[kubernetes] mode` is not `off`.
     Kubernetes,
-    /// `[brake]` by fanotify.
+    /// `[brake]` by fanotify: talking to its helper.
     Fanotify,
     /// The process that looks through /proc.
     Finder,
@@ -122,7 +122,7 @@ const NAMESPACES: i32 = libc::CLONE_NEWNS
 const NOT_EXECUTABLE: Only = Only::Bits(2, libc::PROT_EXEC as u64, 0);
 
 /// The address families that are served and called.
-const FAMILIES: Only = Only::OneOf(0, &[libc::AF_INET as u64, libc::AF_INET6 as u64]);
+const FAMILIES: Only = Only::OneOf(0, &[libc::AF_INET as u64, libc::AF_INET6 as u64, libc::AF_UNIX as u64]);
 
 const THREAD_NAMES: Only = Only::OneOf(0, &[libc::PR_SET_NAME as u64, libc::PR_SET_VMA as u64]);
 
@@ -136,6 +136,8 @@ const IOCTLS: Only = Only::OneOf(
         0x8008_9418, // BTRFS_IOC_START_SYNC: show what was freed
         0x8008_6601, // FS_IOC_GETFLAGS, and
         0x4008_6602, // FS_IOC_SETFLAGS: no copy on write for the audit log on btrfs
+        0x801c_581f, // FS_IOC_FSGETXATTR, and
+        0x401c_5820, // FS_IOC_FSSETXATTR: the extent size hint on xfs
     ],
 );
 
@@ -271,7 +273,7 @@ pub const CALLS: &[Call] = &[
     call!(SYS_tgkill, BOTH, "abort after a panic in a panic", rare),
     call!(SYS_socketpair, GUARD, "the runtime passes signals on to itself"),
     // HTTP, served.
-    call!(SYS_socket, GUARD, FAMILIES, "the listener"),
+    call!(SYS_socket, GUARD, FAMILIES, "the listeners"),
     call!(SYS_setsockopt, GUARD, "of the listener and its connections"),
     call!(SYS_bind, GUARD, "the listener"),
     call!(SYS_listen, GUARD, "the listener"),
@@ -284,14 +286,21 @@ pub const CALLS: &[Call] = &[
     // eBPF.
     call!(SYS_bpf, &[Probe], BPF_COMMANDS, "count what is written"),
     // Kubernetes, called.
-    call!(SYS_connect, &[Kubernetes], "the API server, and the resolver", rare),
+    call!(
+        SYS_connect,
+        GUARD,
+        "the API server and the resolver; whether anybody answers on a socket that is left over",
+        rare
+    ),
     call!(SYS_getpeername, &[Kubernetes], "whom it is connected to", rare),
-    call!(SYS_recvmsg, &[Kubernetes], "the resolver's answers", rare),
-    call!(SYS_sendmsg, &[Kubernetes], "the resolver", rare),
+    call!(
+        SYS_recvmsg,
+        &[Kubernetes, Fanotify],
+        "the resolver's answers, and those of the brake's helper",
+        rare
+    ),
+    call!(SYS_sendmsg, &[Kubernetes, Fanotify], "the resolver; what the brake's helper is told", rare),
     call!(SYS_sendmmsg, &[Kubernetes], "the resolver", rare),
-    // A brake by fanotify.
-    call!(SYS_fanotify_init, &[Fanotify], "permission events", rare),
-    call!(SYS_fanotify_mark, &[Fanotify], "on the checkpoint directories", rare),
 ];
 
 #[cfg(test)]

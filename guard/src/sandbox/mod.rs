@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 pub use self::available::{Available, available};
 pub use self::calls::{CALLS, Call, Feature};
 pub use self::needs::{Access, Connect, Needs, PathNeed};
+use crate::act::brake::starter;
 use crate::config::{Config, SandboxMode};
 use crate::observe::finder;
 
@@ -141,6 +142,24 @@ pub fn enter(config: &Config, config_path: &Path) -> Sandbox {
     };
     sandbox.log();
     sandbox
+}
+
+/// Starts the companion that starts the brake's helper, where `config` may need one. To be called while the calling
+/// thread is its process's only one, and before [`enter`].
+pub fn start_brake(config: &Config) {
+    if !needs::may_brake_by_fanotify(config) {
+        return;
+    }
+    let confine = || {
+        if config.sandbox.mode != SandboxMode::Off {
+            let _ = no_new_privileges();
+            let _ = capabilities::keep(needs::STARTER_CAPABILITIES);
+        }
+    };
+    // Also when the file was replaced by a newer one meanwhile, this is the program that runs.
+    if let Err(error) = starter::start(Path::new("/proc/self/exe"), confine) {
+        tracing::warn!(%error, "no process to start the brake's helper");
+    }
 }
 
 /// The same for the process that looks through /proc: it reads, and nothing else.

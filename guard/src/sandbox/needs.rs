@@ -16,6 +16,8 @@ pub enum Access {
     Read,
     /// Written and rotated: the audit log, and what is known of the cluster.
     Log,
+    /// Made and removed: the socket that commands ask.
+    Socket,
     /// Read, moved aside, deleted.
     Checkpoints,
 }
@@ -75,7 +77,8 @@ impl Needs {
                 "the same where directories are sticky, and reading without a trace in their access times",
             ),
         ];
-        if config.probe != ProbeMode::Off {
+        let may_refuse_by_lsm = matches!(config.brake, BrakeMode::Auto | BrakeMode::Lsm);
+        if config.probe != ProbeMode::Off || may_refuse_by_lsm {
             features.push(Feature::Probe);
             capabilities.push((
                 CAP_BPF,
@@ -92,9 +95,8 @@ impl Needs {
         if bind.as_ref().is_some_and(is_low) {
             capabilities.push((CAP_NET_BIND_SERVICE, "[metrics] listen on a port below 1024"));
         }
-        if config.brake == BrakeMode::Fanotify {
+        if may_brake_by_fanotify(config) {
             features.push(Feature::Fanotify);
-            capabilities.push((CAP_SYS_ADMIN, "[brake] mode = \"fanotify\": permission events"));
         }
         if config.kubernetes.mode != KubernetesMode::Off {
             features.push(Feature::Kubernetes);
@@ -113,11 +115,12 @@ impl Needs {
         }
     }
 
-    /// Makes the directories of the audit log and of what is known of the cluster where they are missing: once inside, it could not be made.
+    /// Makes the directories of the audit log, of the socket, and of what is known of the cluster where they are missing: once
+    /// inside, they could not be made.
     pub(super) fn make_directories(&self) {
         use std::os::unix::fs::DirBuilderExt as _;
-        for need in self.paths.iter().filter(|need| need.access == Access::Log) {
-            // Err: told by the audit log when it is opened.
+        for need in self.paths.iter().filter(|need| matches!(need.access, Access::Log | Access::Socket)) {
+            // Err: told when the audit log is opened, and when the socket is made.
             let _ = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&need.path);
         }
     }
@@ -127,6 +130,20 @@ impl Needs {
         let anchors = self.paths.iter().filter(|need| need.access == Access::Checkpoints);
         anchors.filter(|need| need.path.exists()).map(|need| resolve(&need.path)).collect()
     }
+}
+
+/// Capabilities of the process that starts the brake's helper, and of the helper.
+pub(super) const STARTER_CAPABILITIES: &[(Capability, &str)] = &[
+    (CAP_SYS_ADMIN, "permission events (fanotify_init(2))"),
+    (CAP_SYS_PTRACE, "whether the file is opened for writing: the arguments of the call that waits"),
+    (CAP_LEASE, "whether a refused creation's file is open, also of one that is not root's"),
+    (CAP_DAC_OVERRIDE, "directories that are not root's"),
+    (CAP_SYS_NICE, "SCHED_FIFO: somebody waits for each answer"),
+];
+
+/// Whether `config` lets writers be refused by fanotify.
+pub(super) fn may_brake_by_fanotify(config: &Config) -> bool {
+    matches!(config.brake, BrakeMode::Auto | BrakeMode::Fanotify)
 }
 
 fn paths(config: &Config, config_path: &Path) -> Vec<PathNeed> {
@@ -139,6 +156,9 @@ fn paths(config: &Config, config_path: &Path) -> Vec<PathNeed> {
     };
     for directory in &config.directories {
         need(anchor(&directory.path, config.sandbox.reach), Access::Checkpoints);
+    }
+    if let Some(folder) = config.socket.path.as_deref().and_then(Path::parent) {
+        need(folder.to_owned(), Access::Socket);
     }
     if let Some(log) = config.audit.path.as_deref().and_then(Path::parent) {
         need(log.to_owned(), Access::Log);

@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,9 +13,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 
-use super::group::Group;
 use super::helper::CREATED_MAX;
 use super::protocol::{DirectoryReport, Order, Report, receive, send};
+use super::starter;
 use super::{
     Ability, BrakeError, Created, DIRECTORIES_MAX, Key, LEASE, LINGER, LOOP_SILENCE_MAX, Refusals, Stance,
 };
@@ -38,8 +36,6 @@ const RETRY_MAX: Duration = Duration::from_secs(60);
 /// Permission events, answered by a helper that is started when there is pressure.
 #[derive(Debug)]
 pub struct Fanotify {
-    /// This program, which can be the helper.
-    program: PathBuf,
     clock: fn() -> Monotonic,
     bell: EventFd,
     state: Mutex<State>,
@@ -65,26 +61,21 @@ struct Directory {
 
 #[derive(Debug)]
 struct Helper {
-    child: Child,
+    pid: u32,
     socket: OwnedFd,
     /// When it answered last.
     heard: Monotonic,
 }
 
 impl Fanotify {
-    /// Tries whether the kernel grants permission events; nothing is marked, and no helper is started.
+    /// Has the [`starter`] try whether the kernel grants permission events; nothing is marked, and no helper is started.
     ///
-    /// `program` is started with [`HELPER_COMMAND`]; `clock` is `CLOCK_MONOTONIC`. [`Fanotify::tend`] must run.
-    pub fn new(program: PathBuf, clock: fn() -> Monotonic) -> Result<Fanotify, BrakeError> {
-        let mut group = Group::open().map_err(BrakeError::Fanotify)?;
-        // A kernel without CONFIG_FANOTIFY_ACCESS_PERMISSIONS makes groups and refuses marks. In this directory there is no
-        // file that anybody would open and wait (and procfs takes no such marks).
-        let quiet = std::fs::File::open("/sys").map_err(|_| BrakeError::Fanotify(Errno::ENOENT))?;
-        group.mark(quiet.as_fd(), Stance::Refusing).map_err(BrakeError::Fanotify)?;
-        drop(group);
+    /// `clock` is `CLOCK_MONOTONIC`. [`Fanotify::tend`] must run.
+    pub fn new(clock: fn() -> Monotonic) -> Result<Fanotify, BrakeError> {
+        starter::try_events().map_err(BrakeError::Fanotify)?;
         let bell = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC);
         let bell = bell.map_err(BrakeError::Fanotify)?;
-        Ok(Fanotify { program, clock, bell, state: Mutex::default() })
+        Ok(Fanotify { clock, bell, state: Mutex::default() })
     }
 
     /// See [`super::Backend::watch`].
@@ -148,7 +139,7 @@ impl Fanotify {
 
     /// The helper's process id, while there is one.
     pub fn helper(&self) -> Option<u32> {
-        self.lock().helper.as_ref().map(|helper| helper.child.id())
+        self.lock().helper.as_ref().map(|helper| helper.pid)
     }
 
     /// Keeps the helper: starts it when it is needed, says that we are alive, hears what was refused, replaces it when it
@@ -205,16 +196,12 @@ impl Fanotify {
         let _ = self.bell.read();
     }
 
-    fn start_helper(&self) -> std::io::Result<Helper> {
+    fn start_helper(&self) -> Result<Helper, Errno> {
         let (ours, theirs) =
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
-        let child = Command::new(&self.program)
-            .args([HELPER_COMMAND, "--guard", &std::process::id().to_string()])
-            .stdin(Stdio::from(theirs))
-            .stdout(Stdio::null())
-            .spawn()?;
-        tracing::debug!(pid = child.id(), "the brake's helper is started");
-        Ok(Helper { child, socket: ours, heard: (self.clock)() })
+        let pid = starter::start_helper(&theirs)?;
+        tracing::debug!(pid, "the brake's helper is started");
+        Ok(Helper { pid, socket: ours, heard: (self.clock)() })
     }
 
     /// What is kept here is whole between any two statements.
@@ -296,10 +283,8 @@ impl State {
 }
 
 impl Helper {
-    /// Ends it. SIGKILL, for it may be stopped; the kernel closes its groups and lets everybody pass.
-    fn end(mut self) {
-        // Err: it has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    /// Ends it, whatever it is doing.
+    fn end(self) {
+        starter::end_helper(self.pid);
     }
 }

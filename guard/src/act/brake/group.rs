@@ -37,6 +37,17 @@ pub(super) struct Event {
     pub(super) range: Option<u64>,
 }
 
+/// Whether the kernel grants this process permission events. Nothing stays.
+///
+/// # Errors
+/// `EPERM` without CAP_SYS_ADMIN (fanotify_init(2)); `EINVAL` and `ENOSYS` on kernels without them.
+pub fn try_group() -> Result<(), Errno> {
+    // A kernel without CONFIG_FANOTIFY_ACCESS_PERMISSIONS makes groups and refuses marks. In this directory there is no
+    // file that anybody would open and wait (and procfs takes no such marks).
+    let quiet = std::fs::File::open("/sys").map_err(|_| Errno::ENOENT)?;
+    Group::open()?.mark(quiet.as_fd(), Stance::Refusing)
+}
+
 impl Group {
     /// An empty one.
     ///

@@ -12,6 +12,7 @@ pub mod access;
 pub mod fanotify;
 pub mod helper;
 pub mod lsm;
+pub mod starter;
 
 mod group;
 mod protocol;
@@ -24,6 +25,8 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
+
+pub use self::group::try_group;
 
 use self::fanotify::Fanotify;
 use self::lsm::LsmBrake;
@@ -167,7 +170,7 @@ fn fanotify_hint(errno: &Errno) -> &'static str {
 #[derive(Debug)]
 pub enum Backend {
     /// Programs in the kernel.
-    Lsm(LsmBrake),
+    Lsm(Box<LsmBrake>),
     /// Permission events, answered by a helper.
     Fanotify(Fanotify),
 }
