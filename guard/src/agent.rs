@@ -5,6 +5,7 @@
 //! configuration, serves HTTP and the socket, and ends everything on SIGTERM.
 
 pub mod clock;
+pub mod cluster;
 
 mod answers;
 mod braking;
@@ -23,10 +24,10 @@ mod showing;
 mod staging;
 mod view;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
@@ -35,21 +36,61 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use self::filesystem::{Filesystem, Handle, Message};
 use self::shared::Shared;
 use crate::act::checkpoint_dir::CheckpointDir;
-use crate::config::{BrakeMode, Config, DirectoryConfig};
+use crate::config::{
+    BrakeMode, Config, ConfigFile, DirectoryConfig, KubernetesConfig, Problems, choose_pool,
+};
+use crate::decide::wishes;
+use crate::model::Cluster;
 use crate::report::audit::Event;
-use crate::report::metrics::FilesystemLabel;
+use crate::report::metrics::{FilesystemLabel, Metrics};
 use crate::report::{http, socket};
 use crate::sandbox::{self, Sandbox};
 
 /// What the command line says.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
     /// The configuration file, for reloading.
     pub config_path: PathBuf,
     /// `--pool` or `CHECKPOINT_GUARD_POOL`.
     pub pool: Option<String>,
+    /// Where the pool comes from when nobody names it.
+    pub labels: Labels,
     /// Decide and report, but delete nothing.
     pub dry_run: bool,
+}
+
+impl Options {
+    /// The configuration that `file` has for this node.
+    ///
+    /// # Errors
+    /// The pool that was named is not in the file.
+    pub fn choose(&self, file: &ConfigFile) -> Result<Config, Problems> {
+        let pool_labels = file.effective(None)?.kubernetes.pool_labels;
+        let choice = choose_pool(self.pool.as_deref(), None, &self.labels.get(), &pool_labels);
+        let (config, note) = file.choose(&choice)?;
+        if let Some(note) = note {
+            tracing::warn!(%note, "the Node's pool has no settings of its own");
+        }
+        Ok(config)
+    }
+}
+
+/// The Node's labels, as far as they are known.
+#[derive(Clone, Debug, Default)]
+pub struct Labels(Arc<Mutex<BTreeMap<String, String>>>);
+
+impl Labels {
+    /// What is known now.
+    pub fn get(&self) -> BTreeMap<String, String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes over what `cluster` says. The result is whether that is anything new.
+    pub fn set(&self, cluster: &Cluster) -> bool {
+        let Some(labels) = &cluster.node_labels else { return false };
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *known, labels.clone()) != *labels
+    }
 }
 
 /// What the loops and the helpers tell this module.
@@ -71,13 +112,19 @@ const STOP_LIMIT: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// Only what makes protecting impossible from the start; afterwards every problem is reported and survived.
-pub fn run(options: Options, config: Config) -> anyhow::Result<()> {
+pub fn run(
+    options: Options,
+    config: Config,
+    metrics: Arc<Metrics>,
+    asking: Option<cluster::Asking>,
+) -> anyhow::Result<()> {
     // First of all: threads inherit it, and there are none yet.
     sandbox::start_brake(&config);
     let sandbox = sandbox::enter(&config, &options.config_path);
+    let link = asking.and_then(|asking| asking.start(&metrics));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     memory::bound();
-    let agent = Agent::new(options, config, sandbox)?;
+    let agent = Agent::new(options, config, sandbox, metrics, link)?;
     // Loading the probe took 10 MiB for reading BTF.
     memory::give_back();
     let result = runtime.block_on(agent.run());
@@ -88,8 +135,12 @@ pub fn run(options: Options, config: Config) -> anyhow::Result<()> {
 
 struct Agent {
     options: Options,
+    /// What the file says.
+    written: Config,
+    /// That, with what annotations add.
     config: Arc<Config>,
     shared: Arc<Shared>,
+    link: Option<cluster::Link>,
     sandbox: Sandbox,
     /// By the `st_dev` of their directories.
     loops: HashMap<u64, Handle>,
@@ -98,14 +149,20 @@ struct Agent {
 }
 
 impl Agent {
-    fn new(options: Options, config: Config, sandbox: Sandbox) -> anyhow::Result<Agent> {
+    fn new(
+        options: Options,
+        written: Config,
+        sandbox: Sandbox,
+        metrics: Arc<Metrics>,
+        link: Option<cluster::Link>,
+    ) -> anyhow::Result<Agent> {
         let (outbox, inbox) = unbounded_channel();
-        let config = Arc::new(config);
-        let shared = Arc::new(Shared::new(&config, options.dry_run)?);
+        let shared = Arc::new(Shared::new(&written, options.dry_run, metrics, link.as_ref())?);
         for (layer, state) in sandbox.layers() {
             shared.metrics.sandbox(layer.as_str(), matches!(state, sandbox::State::Active(_)));
         }
-        Ok(Agent { options, config, shared, sandbox, loops: HashMap::new(), outbox, inbox })
+        let config = Arc::new(granting(&written, &shared.cluster()));
+        Ok(Agent { options, written, config, shared, link, sandbox, loops: HashMap::new(), outbox, inbox })
     }
 
     async fn run(mut self) -> anyhow::Result<()> {
@@ -130,12 +187,22 @@ impl Agent {
             self.open(directory);
         }
         let reloads = reload::watch(self.options.clone(), self.outbox.clone());
+        let mut link = self.link.take();
+        let cluster_changed = async |link: &mut Option<cluster::Link>| match link {
+            Some(link) => link.changed().await,
+            None => std::future::pending().await,
+        };
         let reason = loop {
             tokio::select! {
                 _ = terminate.recv() => break "SIGTERM",
                 _ = interrupt.recv() => break "SIGINT",
                 _ = hangup.recv() => reloads.now(),
                 Some(happened) = self.inbox.recv() => self.take(happened),
+                cluster = cluster_changed(&mut link) => {
+                    if self.learn(cluster) {
+                        reloads.now();
+                    }
+                }
             }
         };
         tracing::info!(reason, "stopping");
@@ -270,9 +337,9 @@ impl Agent {
                  guard to take the configuration up"
             )),
         });
-        let config = match result {
-            Ok(config) if config == *self.config => return,
-            Ok(config) => config,
+        let written = match result {
+            Ok(written) if written == self.written => return,
+            Ok(written) => written,
             Err(problems) => {
                 tracing::error!(%problems, "the changed configuration is invalid; the old one stays in force");
                 self.shared.metrics.config_rejected();
@@ -280,27 +347,28 @@ impl Agent {
                 return;
             }
         };
-        if config.metrics != self.config.metrics
-            || config.audit != self.config.audit
-            || config.probe != self.config.probe
-            || config.socket != self.config.socket
-            || config.sandbox != self.config.sandbox
+        if written.metrics != self.written.metrics
+            || written.audit != self.written.audit
+            || written.probe != self.written.probe
+            || written.socket != self.written.socket
+            || written.sandbox != self.written.sandbox
+            || without_maximum(&written.kubernetes) != without_maximum(&self.written.kubernetes)
         {
             tracing::warn!(
-                "changes of [metrics], [audit], [probe], [socket] and [sandbox] take effect with the next start"
+                "changes of [metrics], [audit], [probe], [socket], [sandbox] and of whom to ask in [kubernetes] take \
+                 effect with the next start"
             );
         }
-        if config.brake != self.config.brake && config.brake != BrakeMode::Off {
+        if written.brake != self.written.brake && written.brake != BrakeMode::Off {
             tracing::warn!(
                 "another [brake] mode takes effect with the next start; until then the means of this one is used, if any"
             );
         }
+        self.written = written;
+        let config = granting(&self.written, &self.shared.cluster());
         let before = std::mem::replace(&mut self.config, Arc::new(config));
-        for handle in self.loops.values() {
-            if handle.messages.send(Message::Configure(self.config.clone())).is_ok() {
-                let _ = handle.bell.write(1);
-            }
-        }
+        self.shared.metrics.pool(self.config.pool.as_deref());
+        self.tell_loops(|| Message::Configure(self.config.clone()));
         for directory in &self.config.directories {
             if !before.directories.contains(directory) {
                 self.open(directory.clone());
@@ -309,6 +377,27 @@ impl Agent {
         tracing::info!("configuration reloaded");
         self.shared.metrics.config_loaded(clock::wall());
         self.record_configuration(true, "taken up");
+    }
+
+    /// Takes over what is known of the cluster. The result is whether the Node's labels are new, and with them perhaps the pool.
+    fn learn(&mut self, cluster: Arc<Cluster>) -> bool {
+        self.shared.set_cluster(cluster.clone());
+        let config = granting(&self.written, &cluster);
+        if config != *self.config {
+            self.config = Arc::new(config);
+            tracing::info!("other annotations hold");
+            self.tell_loops(|| Message::Configure(self.config.clone()));
+        }
+        self.tell_loops(|| Message::Cluster);
+        self.options.labels.set(&cluster) && self.options.pool.is_none()
+    }
+
+    fn tell_loops(&self, message: impl Fn() -> Message) {
+        for handle in self.loops.values() {
+            if handle.messages.send(message()).is_ok() {
+                let _ = handle.bell.write(1);
+            }
+        }
     }
 
     fn record_configuration(&self, accepted: bool, reason: &str) {
@@ -332,4 +421,18 @@ impl Agent {
         }
         true
     }
+}
+
+/// `written`, with what the annotations of `cluster` are granted.
+pub(crate) fn granting(written: &Config, cluster: &Cluster) -> Config {
+    let mut config = written.clone();
+    let protection = &mut config.policy.protection;
+    let granted = wishes::rules(protection, cluster, written.kubernetes.max_from_annotations);
+    protection.rules.extend(granted);
+    config
+}
+
+/// What the API server is asked with; the maximum for annotations can change at any time.
+fn without_maximum(config: &KubernetesConfig) -> KubernetesConfig {
+    KubernetesConfig { max_from_annotations: crate::model::Protection::default(), ..config.clone() }
 }

@@ -1,9 +1,11 @@
 //! What the tests on real kernels and filesystems share.
 
+pub mod api_server;
 pub mod archives;
 pub mod brake;
 pub mod checkpoints;
 pub mod clocks;
+pub mod cluster;
 pub mod counting;
 pub mod coverage;
 pub mod crowd;

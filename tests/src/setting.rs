@@ -38,6 +38,7 @@ pub struct Setting {
     scratch: tempfile::TempDir,
     audit: PathBuf,
     address: SocketAddr,
+    kubernetes: String,
 }
 
 impl Default for Setting {
@@ -51,7 +52,23 @@ impl Setting {
     pub fn new() -> Setting {
         let scratch = tempfile::tempdir().expect("a temporary directory can be made");
         let audit = scratch.path().join("audit.jsonl");
-        Setting { scratch, audit, address: free_address().expect("a port is free") }
+        let (address, kubernetes) = (free_address().expect("a port is free"), "mode = \"off\"".to_owned());
+        Setting { scratch, audit, address, kubernetes }
+    }
+
+    /// Asks an API server with these credentials, as this Node; to be said before [`Setting::configure`]. `more` are other
+    /// keys of `[kubernetes]`.
+    pub fn in_cluster(mut self, kubeconfig: &Path, node: &str, more: &str) -> Setting {
+        let state = self.state_path();
+        self.kubernetes = format!(
+            "mode = \"on\"\nkubeconfig = {kubeconfig:?}\nnode-name = \"{node}\"\nstate = {state:?}\n{more}"
+        );
+        self
+    }
+
+    /// Where what is known of the cluster is kept.
+    pub fn state_path(&self) -> PathBuf {
+        self.scratch.path().join("state/cluster.json")
     }
 
     /// Keeps the audit log elsewhere; to be said before [`Setting::configure`].
@@ -84,9 +101,10 @@ impl Setting {
     pub fn configure(&self, text: &str) {
         let audit = self.audit_path();
         let common = format!(
-            "[metrics]\nlisten = \"{}\"\n[audit]\npath = {audit:?}\n[socket]\npath = {:?}\n[kubernetes]\nmode = \"off\"\n",
+            "[metrics]\nlisten = \"{}\"\n[audit]\npath = {audit:?}\n[socket]\npath = {:?}\n[kubernetes]\n{}\n",
             self.address,
-            self.socket()
+            self.socket(),
+            self.kubernetes
         );
         std::fs::write(self.config(), format!("{text}\n{common}")).expect("the configuration can be written");
     }

@@ -114,6 +114,17 @@ fn the_template_says_what_the_base_of_kustomize_says() {
     assert_eq!(chosen["resources"], base["spec"]["template"]["spec"]["containers"][0]["resources"]);
 }
 
+#[test]
+fn the_chart_grants_what_the_base_of_kustomize_grants() {
+    let rules = |text: &str| {
+        let said = lines(text);
+        let begin = said.iter().position(|line| *line == "rules:").unwrap();
+        let end = said.iter().position(|line| *line == "---").unwrap();
+        said[begin..end].iter().map(|line| (*line).to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(rules(&chart("templates/rbac.yaml")), rules(&read("deploy/kubernetes/base/rbac.yaml")));
+}
+
 /// A row for each value that has a comment above it, with its default.
 fn table() -> String {
     let text = chart("values.yaml");

@@ -71,7 +71,8 @@ fn mounts(pods: &[Value]) -> Vec<Mount> {
             let host = volume["hostPath"]["path"].as_str()?;
             assert_eq!(mount["mountPath"], host, "guard.toml names the node's paths");
             let writable = mount["readOnly"] != true;
-            if host != "/var/log/checkpoint-guard" {
+            // The guard's own: nobody mounts anything there later.
+            if !["/var/log/checkpoint-guard", "/var/lib/checkpoint-guard"].contains(&host) {
                 assert_eq!(mount["mountPropagation"], "HostToContainer", "{host}");
             }
             Some(Mount { path: host.into(), writable })
@@ -90,6 +91,7 @@ fn check(file: &ConfigFile, pool: Option<&str>, mounts: &[Mount]) {
         has(&directory.path, directory.layout != Layout::Staging);
     }
     has(config.audit.path.as_deref().unwrap(), true);
+    has(config.kubernetes.state.as_deref().unwrap(), true);
     let settings = file.settings(pool).unwrap();
     let kubelet = &settings.iter().find(|setting| setting.key == "pressure.kubelet-config").unwrap().value;
     if kubelet != "false" {

@@ -10,6 +10,8 @@ mod command;
 mod demo;
 mod ebpf_artifact;
 mod fuzz;
+mod image;
+mod kube_apiserver;
 mod setup;
 mod tally;
 mod test;
@@ -29,6 +31,10 @@ enum Task {
     Bench(bench::Options),
     /// Runs the guard's tests on other kernels, in an emulator.
     VmTest(vm_test::Options),
+    /// Makes the container image, without a container engine.
+    Image(image::Options),
+    /// Builds the API server that some tests need, from Debian's source.
+    KubeApiserver(kube_apiserver::Options),
     /// Throws bytes at what reads input from outside (needs the nightly toolchain).
     Fuzz(fuzz::Options),
     /// Runs all tests, formatting and lints: what CI runs.
@@ -43,6 +49,8 @@ fn main() -> anyhow::Result<()> {
         Task::Demo(options) => demo::run(options, root),
         Task::Bench(options) => bench::run(options, root),
         Task::VmTest(options) => vm_test::run(options, root),
+        Task::Image(options) => image::run(options, root),
+        Task::KubeApiserver(options) => kube_apiserver::run(options, root),
         Task::Fuzz(options) => fuzz::run(options, root),
         Task::Test(options) => test::run(options, root),
     }

@@ -11,6 +11,7 @@ use anyhow::{Result, bail};
 
 use crate::build_ebpf::{self, Compiler};
 use crate::command::{line, run as run_command};
+use crate::kube_apiserver;
 
 /// Installs what is missing.
 #[derive(clap::Args)]
@@ -21,7 +22,7 @@ pub(crate) struct Options {
 }
 
 /// A program that tests run, and the Debian package that has it.
-const PROGRAMS: [(&str, &str); 8] = [
+const PROGRAMS: [(&str, &str); 11] = [
     ("mkfs.ext4", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),
     ("mkfs.btrfs", "btrfs-progs"),
@@ -29,15 +30,26 @@ const PROGRAMS: [(&str, &str); 8] = [
     ("mount", "mount"),
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("busybox", "busybox-static"),
+    ("openssl", "openssl"),
+    ("curl", "curl"),
+    ("xz", "xz-utils"),
     ("strace", "strace"),
 ];
+
+/// What an API server keeps its objects in; needed only where there is one. Debian's package also starts a service of its
+/// own on 127.0.0.1:2379, which the tests leave alone.
+const ETCD: (&str, &str) = ("etcd", "etcd-server");
 
 /// Debian's compiler with a core library for eBPF.
 const COMPILER: [&str; 2] = ["rustc-web", "libstd-rust-web-dev-bpf"];
 
 /// Installs it.
-pub(crate) fn run(options: Options, _root: &Path) -> Result<()> {
-    let missing = missing();
+pub(crate) fn run(options: Options, root: &Path) -> Result<()> {
+    let mut missing = missing();
+    let without_etcd = || Ok::<_, anyhow::Error>(kube_apiserver::find(root)? && !is_there(ETCD.0));
+    if is_there("xz") && without_etcd()? {
+        missing.push(ETCD.1);
+    }
     if options.check {
         return if missing.is_empty() { Ok(()) } else { bail!("missing: {}", missing.join(" ")) };
     }
@@ -53,8 +65,17 @@ pub(crate) fn run(options: Options, _root: &Path) -> Result<()> {
             COMPILER.join(" and ")
         );
     }
+    // The API server may have been packed, and what unpacks it has only come now.
+    if without_etcd()? {
+        install(&[ETCD.1])?;
+    }
     let linker = build_ebpf::linker()?;
     println!("bpf-linker: {}", linker.display());
+    if !kube_apiserver::find(root)? {
+        println!(
+            "no kube-apiserver: the tests that need one are skipped (`cargo xtask kube-apiserver` builds one in 5 min)"
+        );
+    }
     Ok(())
 }
 

@@ -42,6 +42,8 @@ pub(super) enum Message {
     Add(DirectoryConfig, Box<CheckpointDir>),
     /// Another configuration is in force; its directories are the same.
     Configure(Arc<Config>),
+    /// Something else is known of the cluster: [`Shared::cluster`] has it.
+    Cluster,
     /// Somebody asks about the brake, or wants it otherwise.
     Brake(braking::Ask),
 }
@@ -158,6 +160,8 @@ const PLACE_EVERY: Duration = Duration::from_secs(1);
 const PUBLISH_EVERY: Duration = Duration::from_secs(5);
 /// Arrivals are added up this often while nothing is on its way. It takes 0.1 µs for each checkpoint.
 const ARRIVALS_EVERY: Duration = Duration::from_millis(200);
+/// So many pods are asked for at a time; those that were found make room for others.
+const LOOK_UPS_MAX: usize = 1024;
 /// The longest sleep: the backstop for everything that no hook and no event tells.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// The shortest: in this time the fastest writers measured write 12 MiB.
@@ -244,6 +248,7 @@ impl Filesystem {
             super::priority::raise();
             this.shared.metrics.filesystem(&this.label).begin();
             this.shared.view.enter(&this.label, this.bell.clone());
+            this.catalog.set_cluster(this.shared.cluster());
             this.add(directory, dir);
             this.run();
         })?;
@@ -274,6 +279,7 @@ impl Filesystem {
         self.shared.view.leave(&self.label);
         self.shared.metrics.filesystem(&self.label).forget();
         self.shared.publish_holdings(&self.label, None);
+        self.shared.ask(&self.label, Vec::new);
         let _ = self.outbox.send(Happened::Ended(self.label.clone()));
     }
 
@@ -382,6 +388,10 @@ impl Filesystem {
         while let Ok(message) = self.inbox.try_recv() {
             match message {
                 Message::Add(config, dir) => self.add(config, *dir),
+                Message::Cluster => {
+                    self.catalog.set_cluster(self.shared.cluster());
+                    self.relief.catalog_changed();
+                }
                 Message::Brake(ask) => braking::obey(self, ask),
                 Message::Configure(config) => {
                     self.config = config;
@@ -803,6 +813,7 @@ impl Filesystem {
         self.shared.publish_holdings(&self.label, Some(self.catalog.inventory()));
         self.shared.publish_losses();
         self.shared.publish_growth();
+        self.shared.ask(&self.label, || self.catalog.pods_to_look_up(wall(), LOOK_UPS_MAX));
     }
 
     /// How many directories nothing encrypts. Looked into once for each, and not before the first decisions are made: it

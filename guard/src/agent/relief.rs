@@ -16,8 +16,9 @@ use crate::agent::shared::{reaction, sentence};
 use crate::agent::showing::subject;
 use crate::decide::brake::Reclaim;
 use crate::decide::{self, Request, protection, staging, threshold};
-use crate::model::{Checkpoint, Kind, Level, Monotonic, Need, Observation, Plan, States, Trigger};
+use crate::model::{Checkpoint, Cluster, Kind, Level, Monotonic, Need, Observation, Plan, States, Trigger, Victim};
 use crate::observe::filesystem::observe;
+use crate::report::events::{About, Deleted, Notice};
 use crate::report::metrics::{FailureCause, RefusalCause};
 
 /// A plan whose victims were refused or freed too little is replaced by a new one at once; so often at most before
@@ -326,6 +327,7 @@ fn take_in(fs: &mut Filesystem, plan: &Plan, round: &Round) {
             ))
         })
         .collect();
+    tell_round(fs, &tried.iter().map(|(outcome, victim, ..)| (*outcome, *victim)).collect::<Vec<_>>());
     for (outcome, victim, directory, name, of) in tried {
         let path = fs.path_of(directory).join(&*name);
         let (checkpoint, freed, trigger) = (path.display(), outcome.freed.bytes, &victim.trigger);
@@ -359,6 +361,36 @@ fn take_in(fs: &mut Filesystem, plan: &Plan, round: &Round) {
             }
         }
     }
+}
+
+/// Tells the Node, and those pods that exist, which checkpoints are gone.
+fn tell_round(fs: &Filesystem, tried: &[(&Outcome, &Victim)]) {
+    if !fs.shared.has_readers() {
+        return;
+    }
+    let deleted = tried.iter().filter(|(outcome, _)| matches!(outcome.verdict, Verdict::Deleted(_)));
+    let deleted: Vec<_> = deleted
+        .map(|(outcome, victim)| {
+            let checkpoint = &fs.catalog.inventory().checkpoints[outcome.index as usize];
+            Deleted {
+                name: checkpoint.display_name().into_owned(),
+                freed: outcome.freed.bytes,
+                trigger: victim.trigger.clone(),
+                pod: pod_of(fs.catalog.cluster(), checkpoint),
+            }
+        })
+        .collect();
+    for notice in Notice::of_round(&fs.directory_names().join(", "), &deleted) {
+        fs.shared.leave(notice);
+    }
+}
+
+/// The pod of a checkpoint, when it is on this node.
+fn pod_of(cluster: &Cluster, checkpoint: &Checkpoint) -> Option<About> {
+    let owner = &checkpoint.identity.owner;
+    let (namespace, name) = (owner.namespace.clone()?, owner.pod.clone()?);
+    let uid = cluster.pods.get(&namespace, &name)?.here.as_ref()?.first()?.clone();
+    Some(About::Pod { namespace, name, uid })
 }
 
 /// What the next plan is told about a checkpoint whose deletion was refused.

@@ -37,17 +37,17 @@ pub(super) fn watch(options: Options, outbox: UnboundedSender<Happened>) -> Relo
     let before = std::fs::read(&options.config_path).ok();
     let spawned = std::thread::Builder::new().name("reload".to_owned()).spawn(move || {
         let inotify = options.config_path.parent().and_then(watch_directory);
-        let mut before = before;
+        let mut before = (before, options.labels.get());
         while !outbox.is_closed() {
             wait(inotify.as_ref(), rung.as_deref());
-            let now = std::fs::read(&options.config_path).ok();
+            let now = (std::fs::read(&options.config_path).ok(), options.labels.get());
             // A file that is away for a moment is being replaced.
-            if now.is_none() || now == before {
+            if now.0.is_none() || now == before {
                 continue;
             }
             before = now;
             let loaded = crate::config::load(&options.config_path)
-                .and_then(|file| file.effective(options.pool.as_deref()))
+                .and_then(|file| options.choose(&file))
                 .map_err(|problems| problems.to_string());
             if outbox.send(Happened::Reloaded(Box::new(loaded))).is_err() {
                 return;

@@ -12,14 +12,16 @@ use crate::act::journal::{Intent, Journal, Outcome, Verdict};
 use crate::agent::braking::{Brakes, Braking};
 use crate::agent::clock::wall;
 use crate::agent::growth::Growths;
+use crate::agent::cluster::{Link, Questions};
 use crate::agent::probing::Probing;
 use crate::agent::staging::Staging;
 use crate::agent::view::View;
 use crate::config::Config;
 use crate::decide::Transition;
-use crate::model::{Bytes, Inventory, Monotonic, Observation, Plan};
+use crate::model::{Bytes, Cluster, Inventory, Monotonic, Observation, Plan, PodName};
 use crate::observe::probe::Backend;
 use crate::report::audit::{AuditLog, AuditSettings, Event};
+use crate::report::events::{Notice, Notices};
 use crate::report::health::Health;
 use crate::report::metrics::{FilesystemLabel, Holdings, LostEvents, Metrics};
 
@@ -42,6 +44,9 @@ pub(super) struct Shared {
     /// Failed audit writes that the metric knows of.
     audit_failures: AtomicU64,
     holdings: Mutex<BTreeMap<FilesystemLabel, Holdings>>,
+    cluster: Mutex<Arc<Cluster>>,
+    questions: Option<Questions>,
+    notices: Option<Notices>,
 }
 
 impl Shared {
@@ -49,15 +54,20 @@ impl Shared {
     ///
     /// # Errors
     /// The configuration names a backend or a brake that does not work here.
-    pub(super) fn new(config: &Config, dry_run: bool) -> anyhow::Result<Shared> {
-        let metrics = Arc::new(Metrics::new());
+    pub(super) fn new(
+        config: &Config,
+        dry_run: bool,
+        metrics: Arc<Metrics>,
+        link: Option<&Link>,
+    ) -> anyhow::Result<Shared> {
         metrics.config_loaded(wall());
         metrics.pool(config.pool.as_deref());
         metrics.dry_run(dry_run);
         let stop = Arc::new(AtomicBool::new(false));
         let probing = Probing::start(config.probe, stop.clone())?;
         let braking = Braking::start(config.brake, dry_run, stop.clone())?;
-        metrics.backend_degraded(probing.is_none() && config.probe != crate::config::ProbeMode::Off);
+        let degraded = probing.is_none() && config.probe != crate::config::ProbeMode::Off;
+        metrics.backend_degraded(degraded);
         let health = Arc::new(Health::new(STALE_AFTER));
         health.configured();
         let settings = config.audit.path.clone().map(|path| AuditSettings {
@@ -85,7 +95,14 @@ impl Shared {
             audit,
             audit_failures,
             holdings,
-        })
+            cluster: Mutex::new(link.map(Link::latest).unwrap_or_default()),
+            questions: link.map(|link| link.questions.clone()),
+            notices: link.and_then(|link| link.notices.clone()),
+        };
+        if degraded {
+            shared.leave(Notice::backend_degraded(backend.as_str()));
+        }
+        Ok(shared)
     }
 
     /// What sees the writes.
@@ -105,6 +122,38 @@ impl Shared {
             audit.record(event);
         }
         self.count_audit_failures();
+        if let Some(notice) = Notice::from_audit(event) {
+            self.leave(notice);
+        }
+    }
+
+    /// Whether anybody reads notices.
+    pub(super) fn has_readers(&self) -> bool {
+        self.notices.is_some()
+    }
+
+    /// Leaves a notice for the API server, where one is spoken with.
+    pub(super) fn leave(&self, notice: Notice) {
+        if let Some(notices) = &self.notices {
+            notices.leave(wall(), notice);
+        }
+    }
+
+    /// What is known of the cluster.
+    pub(super) fn cluster(&self) -> Arc<Cluster> {
+        lock(&self.cluster).clone()
+    }
+
+    /// Something else is known of the cluster.
+    pub(super) fn set_cluster(&self, cluster: Arc<Cluster>) {
+        *lock(&self.cluster) = cluster;
+    }
+
+    /// Which pods a loop does not know enough of; `pods` is not called when there is nobody to ask.
+    pub(super) fn ask(&self, label: &FilesystemLabel, pods: impl FnOnce() -> Vec<PodName>) {
+        if let Some(questions) = &self.questions {
+            questions.ask(label, pods());
+        }
     }
 
     /// Records a change of level.

@@ -23,8 +23,9 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::agent::clock;
+use crate::agent::{self, Options, clock, cluster};
 use crate::config::{Config, ConfigFile, DEFAULT_PATH, POOL_VARIABLE};
+use crate::observe::cluster::Knowledge;
 
 /// The work could not be done.
 const FAILED: u8 = 1;
@@ -67,9 +68,26 @@ impl Common {
     /// # Errors
     /// [`Misconfigured`], with every problem and its line.
     pub fn load(&self) -> anyhow::Result<(ConfigFile, Config)> {
-        let file = crate::config::load(&self.config).map_err(Misconfigured::new)?;
-        let config = file.effective(self.pool()).map_err(Misconfigured::new)?;
-        Ok((file, config))
+        let file = self.file()?;
+        let kubernetes = file.effective(self.pool()).map_err(Misconfigured::new)?.kubernetes;
+        // As the daemon has it: the pool from the Node's labels, and what annotations ask for.
+        let known = cluster::remembered(&kubernetes).unwrap_or_else(|error| {
+            eprintln!("checkpoint-guard: {error}; annotations, orphans and the Node's pool are not known");
+            Knowledge::default()
+        });
+        let known = known.cluster;
+        let options = Options { pool: self.pool().map(str::to_owned), ..Options::default() };
+        options.labels.set(&known);
+        let config = options.choose(&file).map_err(Misconfigured::new)?;
+        Ok((file, agent::granting(&config, &known)))
+    }
+
+    /// The configuration file.
+    ///
+    /// # Errors
+    /// [`Misconfigured`], with every problem and its line.
+    fn file(&self) -> anyhow::Result<ConfigFile> {
+        Ok(crate::config::load(&self.config).map_err(Misconfigured::new)?)
     }
 
     /// The configured directories.

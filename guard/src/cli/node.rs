@@ -2,10 +2,12 @@
 
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
 use crate::act::checkpoint_dir::{CheckpointDir, OpenError};
+use crate::agent::cluster;
 use crate::cli::Misconfigured;
 use crate::config::{ASSUMED_WRITE_SPEED, Config, DirectoryConfig, Layout};
 use crate::decide::{Census, census::Follows};
@@ -43,6 +45,8 @@ impl Filesystem {
 /// A directory that is required cannot be opened or read.
 pub(super) fn take(config: &Config) -> anyhow::Result<Vec<Filesystem>> {
     let mut groups: Vec<(u64, Catalog, Vec<CheckpointDir>)> = Vec::new();
+    // What is wrong with it was told when the configuration was read.
+    let known = Arc::new(cluster::remembered(&config.kubernetes).unwrap_or_default().cluster);
     for directory in &config.directories {
         let Some(holds) = holds(directory) else { continue };
         let dir = match CheckpointDir::open(&directory.path) {
@@ -56,6 +60,7 @@ pub(super) fn take(config: &Config) -> anyhow::Result<Vec<Filesystem>> {
             groups.len() - 1
         });
         let (_, catalog, dirs) = &mut groups[place];
+        catalog.set_cluster(known.clone());
         let index = catalog.add_directory(directory.path.clone());
         catalog.scan(index, dir.as_fd(), holds).map_err(|errno| {
             anyhow::anyhow!("cannot read directory {:?}: {}", directory.path, errno.desc())

@@ -1,16 +1,18 @@
 //! `checkpoint-guard run`: the daemon.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 use crate::act::checkpoint_dir::CheckpointDir;
-use crate::agent::{self, Options};
+use crate::agent::{self, Labels, Options, cluster};
 use crate::cli::{Common, Misconfigured};
-use crate::config::{ASSUMED_WRITE_SPEED, Config, ConfigFile, KubernetesMode};
+use crate::config::{ASSUMED_WRITE_SPEED, Config, ConfigFile};
 use crate::model::Observation;
 use crate::observe::filesystem::observe;
 use crate::report::logging;
+use crate::report::metrics::Metrics;
 
 /// Arguments of `run`.
 #[derive(Debug, clap::Args)]
@@ -26,80 +28,39 @@ pub struct Args {
     log_level: Option<String>,
 }
 
+/// Where pools are configured, nobody names one, and nothing is remembered, the Node's labels are waited for this long before
+/// the settings outside pools are taken: at the very first start, and a fifth of the kubelet's own interval.
+const LABELS_LIMIT: Duration = Duration::from_secs(2);
+
 /// Runs the daemon until SIGTERM.
 pub fn run(args: Args, common: &Common) -> anyhow::Result<ExitCode> {
     logging::start(args.log_format, args.log_level.as_deref()).map_err(Misconfigured::new)?;
-    let (file, config) = common.load()?;
+    let file = common.file()?;
+    let options = Options {
+        config_path: common.config.clone(),
+        pool: common.pool().map(str::to_owned),
+        labels: Labels::default(),
+        dry_run: args.dry_run,
+    };
+    // A pool cannot say how the pool is found, so what stands outside pools says whom to ask.
+    let kubernetes = file.effective(options.pool.as_deref()).map_err(Misconfigured::new)?.kubernetes;
+    let metrics = Arc::new(Metrics::new());
+    let mut asking = cluster::prepare(&kubernetes).map_err(Misconfigured::new)?;
+    if let Some(asking) = &mut asking {
+        if options.pool.is_none() && file.pools().next().is_some() {
+            asking.find_labels(LABELS_LIMIT);
+        }
+        options.labels.set(asking.known());
+    }
+    let config = options.choose(&file).map_err(Misconfigured::new)?;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"), config = %common.config.display(), pool = config.pool.as_deref(),
         directories = ?config.directories.iter().map(|it| it.path.display().to_string()).collect::<Vec<_>>(),
         dry_run = args.dry_run, "checkpoint-guard starts"
     );
-    refuse_what_is_not_built(&config)?;
     refuse_late_thresholds(&file, &config)?;
-    let options = Options {
-        config_path: common.config.clone(),
-        pool: common.pool().map(str::to_owned),
-        dry_run: args.dry_run,
-    };
-    agent::run(options, config)?;
+    agent::run(options, config, metrics, asking)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// What is asked for by name and cannot be had is an error; `auto` takes what there is.
-fn refuse_what_is_not_built(config: &Config) -> anyhow::Result<()> {
-    let refuse = |key: &str, accepted: &str| {
-        let message = format!("{key}: this version has none of that; write {accepted}");
-        Err(Misconfigured::new(message).into())
-    };
-    if config.kubernetes.mode == KubernetesMode::On {
-        return refuse("kubernetes.mode", "\"auto\" or \"off\": the API server is not asked yet");
-    }
-    Ok(())
-}
-
-/// What there is to know of a filesystem is known after this long, or it hangs.
-const ANSWER_LIMIT: Duration = Duration::from_secs(1);
-
-/// Looks at the filesystem of every directory that is there, each in a thread of its own: one that hangs (a FUSE server that
-/// is stuck, a server that is gone) must not keep the others from being protected.
-fn filesystems(config: &Config) -> Vec<Observation> {
-    let (outbox, inbox) = std::sync::mpsc::channel();
-    let mut lookers = Vec::new();
-    for directory in &config.directories {
-        let (outbox, path) = (outbox.clone(), directory.path.clone());
-        let look = move || {
-            if let Some(seen) = CheckpointDir::open(&path).ok().and_then(|dir| observe(&dir).ok()) {
-                // Err: it came too late.
-                let _ = outbox.send(seen);
-            }
-        };
-        match std::thread::Builder::new().name("look".to_owned()).spawn(look) {
-            Ok(looker) => lookers.push(looker),
-            Err(error) => tracing::warn!(directory = %directory.path.display(), %error,
-                "its thresholds are not compared with the kubelet's"),
-        }
-    }
-    drop(outbox);
-    let mut seen = Vec::new();
-    let answer = loop {
-        match inbox.recv_timeout(ANSWER_LIMIT) {
-            Ok(one) => seen.push(one),
-            Err(answer) => break answer,
-        }
-    };
-    let all_done = answer == RecvTimeoutError::Disconnected;
-    if !all_done {
-        tracing::warn!(
-            "a directory's filesystem does not answer; its thresholds are not compared with the kubelet's"
-        );
-    }
-    // What comes next wants this thread to be the only one; who hangs never gets to do anything again.
-    for looker in lookers.into_iter().filter(|looker| all_done || looker.is_finished()) {
-        // It panics only by a bug, which has been printed by then.
-        let _ = looker.join();
-    }
-    seen
 }
 
 /// Thresholds that act later than the kubelet's protect nothing: the node would be degraded first.

@@ -271,7 +271,8 @@ pub const KEYS: &[Key] = &[
         "kubernetes.mode",
         "`\"auto\"`, `\"on\"`, `\"off\"`",
         "\"auto\"",
-        "Whether to ask the API server. Not built yet: `auto` does not ask, and `on` is an error at the start.",
+        "Whether to ask the API server: for the Node's labels, annotations, and whether pods exist, and to publish Events. \
+         `auto`: when there are credentials. `on` without any is an error at the start; a server that does not answer never is.",
         "",
     ),
     key(
@@ -295,6 +296,28 @@ pub const KEYS: &[Key] = &[
          \"agentpool\", \"karpenter.sh/nodepool\"]",
         "The first of these labels found on the Node names the pool, unless `--pool` or `CHECKPOINT_GUARD_POOL` does. \
          Read outside pools only.",
+        "",
+    ),
+    key(
+        "kubernetes.max-from-annotations",
+        "0 to 100",
+        "50",
+        "The most that `checkpoint-guard.io/protection` and `checkpoint-guard.io/keep`, annotations of a Namespace or a Pod, \
+         raise a protection to. They never lower what a rule gives.",
+        "annotations are ignored",
+    ),
+    key(
+        "kubernetes.state",
+        "an absolute path, `\"off\"`",
+        "\"/var/lib/checkpoint-guard/cluster.json\"",
+        "Where what is known of the cluster is kept, for a start without the API server and for commands such as `plan`.",
+        "",
+    ),
+    key(
+        "kubernetes.events",
+        "`true`, `false`",
+        "true",
+        "Whether to publish Events about the Node and its pods.",
         "",
     ),
     key(

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::raw::{Raw, Value};
 use super::read::{self, Reader};
-use crate::model::{Amount, Bytes, Signal};
+use crate::model::{Amount, Bytes, Protection, Signal};
 
 /// What a directory holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -117,6 +117,12 @@ pub struct KubernetesConfig {
     pub node_name: Option<String>,
     /// Labels of the Node that may name the pool, first one first.
     pub pool_labels: Vec<String>,
+    /// The most that an annotation of a Namespace or a Pod can raise a protection to; zero: annotations are ignored.
+    pub max_from_annotations: Protection,
+    /// Where what is known is kept; `None`: nowhere.
+    pub state: Option<PathBuf>,
+    /// Whether Events are published.
+    pub events: bool,
 }
 
 /// `[metrics]`.
@@ -273,6 +279,11 @@ pub(super) fn kubernetes(reader: &mut Reader<'_>) -> KubernetesConfig {
         kubeconfig: reader.value("kubernetes.kubeconfig", read::absolute_path),
         node_name: reader.value("kubernetes.node-name", read::text),
         pool_labels: reader.value(LABELS, read::list_of(read::text)).unwrap_or_default(),
+        max_from_annotations: reader
+            .value("kubernetes.max-from-annotations", read::protection)
+            .unwrap_or_default(),
+        state: reader.value("kubernetes.state", read::or_off(read::absolute_path)).flatten(),
+        events: reader.value("kubernetes.events", read::truth).unwrap_or(true),
     }
 }
 

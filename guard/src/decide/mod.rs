@@ -17,6 +17,7 @@ pub mod pressure;
 pub mod protection;
 pub mod staging;
 pub mod threshold;
+pub mod wishes;
 
 mod chain;
 mod limits;

@@ -11,12 +11,13 @@ use std::hash::BuildHasher as _;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 use jiff::Timestamp;
 use nix::errno::Errno;
 
-use crate::model::{Bytes, Checkpoint, FileId, Inventory, Kind, States};
+use crate::model::{Bytes, Checkpoint, Cluster, Fate, FileId, Inventory, Kind, PodName, States};
 use crate::observe::archive::{self, CheckpointName, Contents, Interner};
 use crate::observe::holders::{OpenState, probe_open};
 use crate::observe::reach::Reach;
@@ -128,6 +129,7 @@ pub struct Catalog {
     strangers: HashMap<(u16, Box<OsStr>), Stranger>,
     unread: VecDeque<(u16, Box<OsStr>)>,
     strings: Interner,
+    cluster: Arc<Cluster>,
     round: u32,
     /// Who gets into each directory, as of its last scan.
     reach: HashMap<u16, Reach>,
@@ -269,6 +271,37 @@ impl Catalog {
         }
     }
 
+    /// Takes over what is known of the cluster: whose pod is gone.
+    pub fn set_cluster(&mut self, cluster: Arc<Cluster>) {
+        for checkpoint in &mut self.inventory.checkpoints {
+            checkpoint.states.set(States::ORPHAN, cluster.fate(checkpoint) == Fate::Gone);
+        }
+        self.cluster = cluster;
+    }
+
+    /// What is known of the cluster.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// The pods, each once and at most `most`, that should be looked up at `now`.
+    pub fn pods_to_look_up(&self, now: Timestamp, most: usize) -> Vec<PodName> {
+        let mut pods = std::collections::BTreeSet::new();
+        for checkpoint in &self.inventory.checkpoints {
+            let fate = self.cluster.fate(checkpoint);
+            let readings = checkpoint.identity.readings();
+            let named =
+                readings.filter(|owner| self.cluster.should_look(owner, fate, now)).filter_map(|owner| {
+                    Some(PodName { namespace: owner.namespace.clone()?, pod: owner.pod.clone()? })
+                });
+            pods.extend(named);
+            if pods.len() >= most {
+                break;
+            }
+        }
+        pods.into_iter().take(most).collect()
+    }
+
     /// Takes out everything in a directory that is no longer watched.
     pub fn forget_directory(&mut self, directory: u16) {
         self.round = self.round.wrapping_add(1);
@@ -314,7 +347,7 @@ impl Catalog {
             let checkpoint = &mut self.inventory.checkpoints[place];
             if version_of(checkpoint) == version && self.notes[place].content == Content::Asked {
                 self.notes[place].content = Content::Read;
-                describe(checkpoint, contents.as_deref(), &mut self.strings);
+                describe(checkpoint, contents.as_deref(), &mut self.strings, &self.cluster);
                 // One that cannot be read at all stays with what its name says, and may go (operator#109).
                 checkpoint.states.remove(States::BEING_WRITTEN);
             }
@@ -333,7 +366,7 @@ impl Catalog {
         let Stranger { stat, seen, .. } = *stranger;
         let mut checkpoint = blank(directory, Kind::Archive, &key.1, version);
         set_size(&mut checkpoint, &stat, self.reach(directory));
-        describe(&mut checkpoint, Some(&contents), &mut self.strings);
+        describe(&mut checkpoint, Some(&contents), &mut self.strings, &self.cluster);
         self.strangers.remove(&key);
         self.inventory.foreign = self.inventory.foreign.saturating_sub(1);
         self.insert(checkpoint, Note { content: Content::Read, seen });
@@ -371,7 +404,7 @@ impl Catalog {
                 let fresh = blank(directory, Kind::Archive, name, version);
                 *checkpoint = Checkpoint { allocated: checkpoint.allocated, states: kept, ..fresh };
                 set_size(checkpoint, stat, reach);
-                describe(checkpoint, None, &mut self.strings);
+                describe(checkpoint, None, &mut self.strings, &self.cluster);
                 self.notes[place].content = Content::Unread;
             }
             self.settle(place, dir);
@@ -382,7 +415,7 @@ impl Catalog {
         }
         let mut checkpoint = blank(directory, Kind::Archive, name, version);
         set_size(&mut checkpoint, stat, reach);
-        describe(&mut checkpoint, None, &mut self.strings);
+        describe(&mut checkpoint, None, &mut self.strings, &self.cluster);
         let place = self.insert(checkpoint, Note { content: Content::Unread, seen: self.round });
         self.settle(place, dir);
         true
@@ -431,7 +464,7 @@ impl Catalog {
         let place = self.find(directory, name);
         let changed = place.is_none_or(|place| version_of(&self.inventory.checkpoints[place]) != version);
         let mut checkpoint = blank(directory, Kind::PodCheckpoint, name, version);
-        describe(&mut checkpoint, None, &mut self.strings);
+        describe(&mut checkpoint, None, &mut self.strings, &self.cluster);
         checkpoint.allocated = tree.allocated;
         checkpoint.inodes = tree.inodes;
         checkpoint.states.set(States::EXPOSED, self.reach(directory).exposes(top.mode, true));
@@ -580,12 +613,18 @@ fn set_size(checkpoint: &mut Checkpoint, stat: &Stat, reach: Reach) {
 }
 
 /// Whose it is and since when, from its name and, once read, its content.
-fn describe(checkpoint: &mut Checkpoint, contents: Option<&Contents>, strings: &mut Interner) {
+fn describe(
+    checkpoint: &mut Checkpoint,
+    contents: Option<&Contents>,
+    strings: &mut Interner,
+    cluster: &Cluster,
+) {
     let name = CheckpointName::parse(&checkpoint.name, checkpoint.kind);
     let (mut identity, created) = archive::identify(name.as_ref(), contents);
     strings.share(&mut identity);
     checkpoint.identity = identity;
     checkpoint.created = created.unwrap_or(checkpoint.modified);
+    checkpoint.states.set(States::ORPHAN, cluster.fate(checkpoint) == Fate::Gone);
     if let Some(contents) = contents {
         checkpoint.states.set(States::INCOMPLETE, contents.incomplete());
         checkpoint.states.set(States::HAS_PARENT, contents.has_parent);

@@ -4,6 +4,7 @@ pub mod archive;
 pub mod attribution;
 pub mod btrfs;
 pub mod catalog;
+pub mod cluster;
 pub mod filesystem;
 pub mod finder;
 pub mod holders;

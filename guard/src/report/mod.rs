@@ -1,6 +1,7 @@
 //! Everything that goes out: audit log, metrics, Events, HTTP.
 
 pub mod audit;
+pub mod events;
 pub mod health;
 pub mod http;
 pub mod logging;

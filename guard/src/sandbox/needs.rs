@@ -14,7 +14,7 @@ use crate::config::{BrakeMode, Config, KubernetesMode, ProbeMode, SandboxReach};
 pub enum Access {
     /// Read.
     Read,
-    /// Written and rotated: the audit log.
+    /// Written and rotated: the audit log, and what is known of the cluster.
     Log,
     /// Made and removed: the socket that commands ask.
     Socket,
@@ -115,7 +115,8 @@ impl Needs {
         }
     }
 
-    /// Makes the directories of the audit log and of the socket where they are missing: once inside, they could not be made.
+    /// Makes the directories of the audit log, of the socket, and of what is known of the cluster where they are missing: once
+    /// inside, they could not be made.
     pub(super) fn make_directories(&self) {
         use std::os::unix::fs::DirBuilderExt as _;
         for need in self.paths.iter().filter(|need| matches!(need.access, Access::Log | Access::Socket)) {
@@ -190,6 +191,10 @@ fn paths(config: &Config, config_path: &Path) -> Vec<PathNeed> {
         let certificates = ["/etc/ssl", "/usr/share/ca-certificates", "/etc/pki"];
         for path in resolver.into_iter().chain(certificates).chain([service_account]) {
             need(path.into(), Access::Read);
+        }
+        // What is known of the cluster is written beside the old file, and then replaces it.
+        if let Some(state) = config.kubernetes.state.as_deref().and_then(Path::parent) {
+            need(state.to_owned(), Access::Log);
         }
         // Certificates and keys stand beside it.
         for kubeconfig in config.kubernetes.kubeconfig.clone().into_iter().chain(kubeconfig()) {

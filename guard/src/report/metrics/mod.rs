@@ -6,6 +6,7 @@
 
 mod agent;
 mod checkpoints;
+mod cluster;
 mod deletions;
 mod document;
 mod families;
@@ -22,6 +23,7 @@ use jiff::Timestamp;
 use prometheus::TextEncoder;
 
 pub use checkpoints::{Holdings, NAMESPACES_MAX, OTHER, UNKNOWN};
+pub use cluster::EventOutcome;
 pub use families::{Family, FamilyKind, LabelKey};
 pub use filesystem::FilesystemState;
 pub use labels::{FailureCause, FilesystemLabel, LostEvents, RefusalCause, Wake};
@@ -29,6 +31,7 @@ pub use labels::{FailureCause, FilesystemLabel, LostEvents, RefusalCause, Wake};
 use crate::model::{Bytes, Growth, Trigger};
 use agent::AgentFamilies;
 use checkpoints::CheckpointFamilies;
+use cluster::ClusterFamilies;
 use deletions::DeletionFamilies;
 use families::Families;
 use filesystem::FilesystemFamilies;
@@ -44,6 +47,7 @@ pub struct Metrics {
     growth: GrowthFamilies,
     deletions: DeletionFamilies,
     agent: AgentFamilies,
+    cluster: ClusterFamilies,
     process: ProcessFamilies,
 }
 
@@ -63,6 +67,7 @@ impl Metrics {
             growth: GrowthFamilies::declare(&mut families),
             deletions: DeletionFamilies::declare(&mut families),
             agent: AgentFamilies::declare(&mut families),
+            cluster: ClusterFamilies::declare(&mut families),
             process: ProcessFamilies::declare(&mut families),
             families,
         }
@@ -171,6 +176,46 @@ impl Metrics {
     /// A changed configuration was refused; the old one stays.
     pub fn config_rejected(&self) {
         self.agent.config_rejected();
+    }
+
+    /// The API server is asked from now on.
+    pub fn cluster_begin(&self) {
+        self.cluster.begin();
+    }
+
+    /// What is known of a resource is current as of `at`.
+    pub fn cluster_current(&self, resource: &str, at: Timestamp) {
+        self.cluster.current(resource, at);
+    }
+
+    /// What is known of a resource is what it was at `at`, if anything is known.
+    pub fn cluster_known_since(&self, resource: &str, at: Option<Timestamp>) {
+        self.cluster.known_since(resource, at);
+    }
+
+    /// The API server was called.
+    pub fn cluster_called(&self, call: &str) {
+        self.cluster.called(call);
+    }
+
+    /// A call failed, or a watch broke.
+    pub fn cluster_failed(&self, cause: &str) {
+        self.cluster.failed(cause);
+    }
+
+    /// So many *more* annotations were not understood.
+    pub fn cluster_misread(&self, count: u64) {
+        self.cluster.misread(count);
+    }
+
+    /// What is known could not be kept on disk.
+    pub fn cluster_state_failed(&self) {
+        self.cluster.state_failed();
+    }
+
+    /// So many *more* Events ended like this.
+    pub fn event(&self, outcome: EventOutcome, count: u64) {
+        self.cluster.event(outcome, count);
     }
 }
 

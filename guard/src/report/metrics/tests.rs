@@ -115,6 +115,14 @@ fn exercise(metrics: &Metrics) {
     metrics.audit_failed();
     metrics.config_loaded(Timestamp::from_second(1_700_000_000).unwrap());
     metrics.config_rejected();
+    metrics.cluster_begin();
+    metrics.cluster_current("nodes", Timestamp::from_second(1_700_000_000).unwrap());
+    metrics.cluster_known_since("pods", Some(Timestamp::from_second(1_600_000_000).unwrap()));
+    metrics.cluster_called("list");
+    metrics.cluster_failed("forbidden");
+    metrics.cluster_misread(1);
+    metrics.cluster_state_failed();
+    metrics.event(EventOutcome::Published, 1);
 }
 
 /// The samples of `text`: series → value.
@@ -177,6 +185,9 @@ fn case_43_no_metric_has_a_label_for_a_pod_a_file_or_a_time() {
         "layer",
         "pool",
         "version",
+        "resource",
+        "call",
+        "outcome",
     ]);
     for family in Metrics::new().families() {
         for label in family.labels {
