@@ -16,7 +16,9 @@ use crate::agent::shared::{reaction, sentence};
 use crate::agent::showing::subject;
 use crate::decide::brake::Reclaim;
 use crate::decide::{self, Request, protection, staging, threshold};
-use crate::model::{Checkpoint, Cluster, Kind, Level, Monotonic, Need, Observation, Plan, States, Trigger, Victim};
+use crate::model::{
+    Checkpoint, Cluster, Kind, Level, Monotonic, Need, Observation, Plan, States, Trigger, Victim,
+};
 use crate::observe::filesystem::observe;
 use crate::report::events::{About, Deleted, Notice};
 use crate::report::metrics::{FailureCause, RefusalCause};

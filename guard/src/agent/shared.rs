@@ -11,8 +11,8 @@ use crate::act::checkpoint_dir::Leftover;
 use crate::act::journal::{Intent, Journal, Outcome, Verdict};
 use crate::agent::braking::{Brakes, Braking};
 use crate::agent::clock::wall;
-use crate::agent::growth::Growths;
 use crate::agent::cluster::{Link, Questions};
+use crate::agent::growth::Growths;
 use crate::agent::probing::Probing;
 use crate::agent::staging::Staging;
 use crate::agent::view::View;
@@ -81,7 +81,7 @@ impl Shared {
         if let Some(probing) = &probing {
             growths.start(probing.clone(), staging.clone());
         }
-        Ok(Shared {
+        let shared = Shared {
             metrics,
             health,
             probing,
@@ -100,7 +100,7 @@ impl Shared {
             notices: link.and_then(|link| link.notices.clone()),
         };
         if degraded {
-            shared.leave(Notice::backend_degraded(backend.as_str()));
+            shared.leave(Notice::backend_degraded(shared.backend().as_str()));
         }
         Ok(shared)
     }

@@ -4,8 +4,8 @@
 
 mod bytes;
 mod checkpoint;
-mod growth;
 mod cluster;
+mod growth;
 mod identity;
 mod inventory;
 mod level;
@@ -18,8 +18,8 @@ mod reason;
 
 pub use bytes::{Bytes, ParseBytesError};
 pub use checkpoint::{Checkpoint, FileId, Holder, Kind, States};
-pub use growth::{Growth, KnownBy, NamespaceGrowth, WriterGrowth};
 pub use cluster::{Annotation, ByPod, Cluster, Fate, LookUp, PodName, PodRecord, Uids, Wish};
+pub use growth::{Growth, KnownBy, NamespaceGrowth, WriterGrowth};
 pub use identity::{Certainty, Engine, Identity, Owner};
 pub use inventory::Inventory;
 pub use level::Level;
