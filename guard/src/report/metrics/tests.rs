@@ -82,6 +82,7 @@ fn exercise(metrics: &Metrics) {
     filesystem.begin();
     filesystem.set(&state(&observation, &policy, Level::Hard));
     filesystem.written(Bytes(4096));
+    filesystem.unencrypted(1);
     filesystem.deleted(&Trigger::Pressure(Level::Hard), Some("team"), Bytes::mib(20));
     filesystem.scanned(Timestamp::from_second(1_700_000_000).unwrap(), Duration::from_millis(3));
     filesystem.scan_failed();
