@@ -37,6 +37,25 @@ pub mod names {
     /// Array of one [`Lost`](crate::Lost).
     pub const LOST: &str = "LOST";
 
+    /// Global: [`BrakeOffsets`](crate::BrakeOffsets).
+    pub const BRAKE_OFFSETS: &str = "BRAKE_OFFSETS";
+    /// Array of one [`Braking`](crate::Braking).
+    pub const BRAKING: &str = "BRAKING";
+    /// Hash of the address of a dentry to [`BrakedDirectory`](crate::BrakedDirectory).
+    pub const BRAKED: &str = "BRAKED";
+    /// Array of instants of `CLOCK_MONOTONIC` in nanoseconds, by [`BrakedDirectory::place`](crate::BrakedDirectory::place).
+    pub const LEASES: &str = "LEASES";
+    /// Hash of [`RefusedKey`](crate::RefusedKey) to calls.
+    pub const REFUSED: &str = "REFUSED";
+    /// Programs of BPF LSM and their hooks, for the brake.
+    pub const LSM: [(&str, &str); 5] = [
+        ("refuse_write", "file_permission"),
+        ("refuse_open", "file_open"),
+        ("refuse_create", "inode_create"),
+        ("refuse_mkdir", "inode_mkdir"),
+        ("refuse_mapping", "mmap_file"),
+    ];
+
     /// The program that looks a file descriptor up, and the tracepoint it needs.
     pub const LEARNER: (&str, &str) = ("learn", "sys_enter");
     /// Programs and tracepoints that account an ext4 filesystem.
@@ -289,6 +308,59 @@ pub struct WakeRecord {
     pub pid: u32,
 }
 
+/// Where the running kernel keeps what the brake reads beyond [`Offsets`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BrakeOffsets {
+    /// `file.f_mode`
+    pub file_mode: u32,
+    /// `dentry.d_name.len`
+    pub name_len: u32,
+    /// `dentry.d_name.name`
+    pub name_pointer: u32,
+}
+
+impl BrakeOffsets {
+    /// Before the guard has looked them up.
+    pub const UNKNOWN: BrakeOffsets = BrakeOffsets { file_mode: 0, name_len: 0, name_pointer: 0 };
+}
+
+/// A directory that the brake holds.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BrakedDirectory {
+    /// Its place among the leases.
+    pub place: u32,
+    /// The thread of a self-test, which alone is refused; 0: there is none.
+    pub test_tid: u32,
+}
+
+/// Who is never refused, and whether there is anything to refuse.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Braking {
+    /// The pid namespace of the guard: device and inode of `/proc/self/ns/pid`.
+    pub pid_namespace_dev: u64,
+    /// See above.
+    pub pid_namespace_ino: u64,
+    /// The guard's process id there.
+    pub guard: u32,
+    /// How many directories the brake holds.
+    pub directories: u32,
+}
+
+/// Who was refused, below which directory.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct RefusedKey {
+    /// [`BrakedDirectory::place`].
+    pub place: u32,
+    /// Zero.
+    pub pad: u32,
+    /// Its command name.
+    pub comm: [u8; COMM],
+}
+
 /// What could not be recorded.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -311,6 +383,10 @@ const _: () = {
     assert!(size_of::<Crossing>() == 8);
     assert!(size_of::<WakeRecord>() == 16);
     assert!(size_of::<Lost>() == 16);
+    assert!(size_of::<BrakeOffsets>() == 12);
+    assert!(size_of::<BrakedDirectory>() == 8);
+    assert!(size_of::<Braking>() == 24);
+    assert!(size_of::<RefusedKey>() == 24);
 };
 
 #[cfg(feature = "user")]
@@ -335,7 +411,11 @@ mod pod {
         Limit,
         Crossing,
         WakeRecord,
-        Lost
+        Lost,
+        BrakeOffsets,
+        BrakedDirectory,
+        Braking,
+        RefusedKey
     );
 }
 

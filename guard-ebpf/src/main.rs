@@ -22,6 +22,11 @@ use guard_ebpf::Offsets;
 #[unsafe(no_mangle)]
 static OFFSETS: aya_ebpf::Global<Offsets> = aya_ebpf::Global::new(Offsets::UNKNOWN);
 
+/// The same for the brake.
+#[unsafe(no_mangle)]
+static BRAKE_OFFSETS: aya_ebpf::Global<guard_ebpf::BrakeOffsets> =
+    aya_ebpf::Global::new(guard_ebpf::BrakeOffsets::UNKNOWN);
+
 /// bpf_probe_read_kernel and others are for programs that the kernel regards as GPL-compatible.
 #[unsafe(link_section = "license")]
 #[unsafe(no_mangle)]

@@ -2,7 +2,10 @@
 
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LruHashMap, RingBuf};
-use guard_ebpf::{Crossing, Learn, LedgerKey, LedgerValue, Limit, Lost, SLOTS, Total, WakeRecord, Watched};
+use guard_ebpf::{
+    BrakedDirectory, Braking, Crossing, DIRECTORIES, Learn, LedgerKey, LedgerValue, Limit, Lost, RefusedKey,
+    SLOTS, Total, WakeRecord, Watched,
+};
 
 /// One entry, replaced as a whole: a lookup at a constant index compiles to an address.
 #[map]
@@ -34,6 +37,22 @@ pub(crate) static CROSSED: HashMap<Crossing, u8> = HashMap::with_max_entries(4 *
 /// One page holds 170 wakes, each slot has at most one outstanding: one page is plenty.
 #[map]
 pub(crate) static WAKES: RingBuf = RingBuf::with_byte_size(4096, 0);
+
+/// One entry.
+#[map]
+pub(crate) static BRAKING: Array<Braking> = Array::with_max_entries(1, 0);
+
+/// By the address of their dentries.
+#[map]
+pub(crate) static BRAKED: HashMap<u64, BrakedDirectory> = HashMap::with_max_entries(DIRECTORIES as u32, 0);
+
+/// Until when writers below each directory of [`BRAKED`] are refused: engaging and releasing is one write here.
+#[map]
+pub(crate) static LEASES: Array<u64> = Array::with_max_entries(DIRECTORIES as u32, 0);
+
+/// The guard empties it every second or so; three or four programs write checkpoints.
+#[map]
+pub(crate) static REFUSED: HashMap<RefusedKey, u64> = HashMap::with_max_entries(256, 0);
 
 #[map]
 pub(crate) static LOST: Array<Lost> = Array::with_max_entries(1, 0);

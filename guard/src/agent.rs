@@ -7,15 +7,18 @@
 pub mod clock;
 
 mod answers;
+mod braking;
 mod filesystem;
+mod growth;
 mod opener;
-mod priority;
+pub(crate) mod priority;
 mod probing;
 mod reader;
 mod relief;
 mod reload;
 mod shared;
 mod showing;
+mod staging;
 mod view;
 
 use std::collections::HashMap;
@@ -30,10 +33,11 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use self::filesystem::{Filesystem, Handle, Message};
 use self::shared::Shared;
 use crate::act::checkpoint_dir::CheckpointDir;
-use crate::config::{Config, DirectoryConfig};
+use crate::config::{BrakeMode, Config, DirectoryConfig};
 use crate::report::audit::Event;
 use crate::report::metrics::FilesystemLabel;
 use crate::report::{http, socket};
+use crate::sandbox::{self, Sandbox};
 
 /// What the command line says.
 #[derive(Clone, Debug)]
@@ -66,8 +70,11 @@ const STOP_LIMIT: Duration = Duration::from_secs(2);
 /// # Errors
 /// Only what makes protecting impossible from the start; afterwards every problem is reported and survived.
 pub fn run(options: Options, config: Config) -> anyhow::Result<()> {
+    // First of all: threads inherit it, and there are none yet.
+    sandbox::start_brake(&config);
+    let sandbox = sandbox::enter(&config, &options.config_path);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let agent = Agent::new(options, config)?;
+    let agent = Agent::new(options, config, sandbox)?;
     let result = runtime.block_on(agent.run());
     // A blocked name look-up or accept must not hold up the end.
     runtime.shutdown_timeout(Duration::from_millis(100));
@@ -78,6 +85,7 @@ struct Agent {
     options: Options,
     config: Arc<Config>,
     shared: Arc<Shared>,
+    sandbox: Sandbox,
     /// By the `st_dev` of their directories.
     loops: HashMap<u64, Handle>,
     outbox: UnboundedSender<Happened>,
@@ -85,11 +93,14 @@ struct Agent {
 }
 
 impl Agent {
-    fn new(options: Options, config: Config) -> anyhow::Result<Agent> {
+    fn new(options: Options, config: Config, sandbox: Sandbox) -> anyhow::Result<Agent> {
         let (outbox, inbox) = unbounded_channel();
         let config = Arc::new(config);
         let shared = Arc::new(Shared::new(&config, options.dry_run)?);
-        Ok(Agent { options, config, shared, loops: HashMap::new(), outbox, inbox })
+        for (layer, state) in sandbox.layers() {
+            shared.metrics.sandbox(layer.as_str(), matches!(state, sandbox::State::Active(_)));
+        }
+        Ok(Agent { options, config, shared, sandbox, loops: HashMap::new(), outbox, inbox })
     }
 
     async fn run(mut self) -> anyhow::Result<()> {
@@ -247,6 +258,13 @@ impl Agent {
 
     /// Takes up a changed configuration, or says why not and goes on with the old one.
     fn configure(&mut self, result: Result<Config, String>) {
+        let result = result.and_then(|config| match self.sandbox.out_of_reach(&config).as_slice() {
+            [] => Ok(config),
+            beyond => Err(format!(
+                "the sandbox, which cannot be widened, was made for other directories than {beyond:?}; restart the \
+                 guard to take the configuration up"
+            )),
+        });
         let config = match result {
             Ok(config) if config == *self.config => return,
             Ok(config) => config,
@@ -261,9 +279,15 @@ impl Agent {
             || config.audit != self.config.audit
             || config.probe != self.config.probe
             || config.socket != self.config.socket
+            || config.sandbox != self.config.sandbox
         {
             tracing::warn!(
-                "changes of [metrics], [audit], [probe] and [socket] take effect with the next start"
+                "changes of [metrics], [audit], [probe], [socket] and [sandbox] take effect with the next start"
+            );
+        }
+        if config.brake != self.config.brake && config.brake != BrakeMode::Off {
+            tracing::warn!(
+                "another [brake] mode takes effect with the next start; until then the means of this one is used, if any"
             );
         }
         let before = std::mem::replace(&mut self.config, Arc::new(config));

@@ -6,9 +6,12 @@
 pub mod act;
 pub mod agent;
 pub mod cli;
+pub mod companion;
 pub mod config;
 pub mod decide;
+pub mod fuzzing;
 pub mod model;
 pub mod observe;
 pub mod report;
+pub mod sandbox;
 pub mod simulate;

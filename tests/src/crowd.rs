@@ -57,7 +57,7 @@ pub fn policy(order: Vec<OrderKey>) -> Policy {
             age_bucket: Duration::from_secs(3600),
             min_age: Duration::from_secs(120),
             keep_last: 1,
-            keep_together: true,
+            keep_together: KeepTogether::Chains,
         },
         protection: ProtectionPolicy {
             default: Protection::new(50).expect("at most 100"),

@@ -91,4 +91,9 @@ fn a_hostile_archive_costs_at_most_16_mib() {
         let peak = peak_kib(&archive);
         assert!((least_mib << 10..=16 << 10).contains(&peak), "{what}: {peak} KiB");
     }
+    for hostile in tests::hostile::all() {
+        let peak = peak_kib(&hostile.bytes);
+        println!("{}: {peak} KiB", hostile.what);
+        assert!(peak <= 16 << 10, "{}: {peak} KiB", hostile.what);
+    }
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use guard::config::{ASSUMED_WRITE_SPEED, ConfigFile, load, reference};
-use guard::model::{Bytes, Observation};
+use guard::model::{Bytes, Level, Observation, OrderKey, PressurePolicy};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -76,6 +76,20 @@ fn the_examples_in_the_documentation_are_valid() {
         if let Err(problems) = ConfigFile::parse(example, Path::new("docs/CONFIGURATION.md")) {
             panic!("{problems}\n{example}");
         }
+    }
+}
+
+#[test]
+fn there_is_one_default_order_and_simulations_go_by_the_defaults() {
+    let file =
+        ConfigFile::parse("[[directory]]\npath = \"/checkpoints\"\n", Path::new("guard.toml")).unwrap();
+    let policy = file.effective(None).unwrap().policy;
+    assert_eq!(policy.eviction.order, OrderKey::DEFAULT);
+    assert_eq!(policy.eviction, guard::simulate::sample_policy().eviction);
+    let [ours, theirs] = [policy, guard::simulate::sample_policy()].map(|policy| policy.pressure);
+    for level in [Level::Soft, Level::Hard, Level::Critical] {
+        let available = |pressure: &PressurePolicy| pressure.threshold(level).unwrap().available.clone();
+        assert_eq!(available(&ours), available(&theirs), "{level}");
     }
 }
 

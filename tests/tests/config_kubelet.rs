@@ -54,6 +54,18 @@ fn filesystem(capacity: Bytes) -> Observation {
     Observation { capacity, available: capacity, inodes: Some(Inodes { total: 1_000_000, free: 1_000_000 }) }
 }
 
+#[test]
+fn drop_ins_are_not_laid_over_what_a_running_kubelet_answered() {
+    // Its flags had won over its drop-ins; merged once more, these would win over the flags.
+    let answer = r#"{"kubeletconfig":{"evictionHard":{"nodefs.available":"30%"}}}"#;
+    let alone = Node::new(KUBELET, Some(answer));
+    let kubelet = alone.load().effective(None).unwrap().kubelet.unwrap();
+    assert_eq!(kubelet.hard.iter().map(ToString::to_string).collect::<Vec<_>>(), ["nodefs.available<30%"]);
+    let both = Node::new("kubelet-config = \"KUBELET\"\nkubelet-config-dir = \"/etc\"", Some(answer));
+    let problems = load(&both.path("guard.toml")).unwrap_err().to_string();
+    assert!(problems.contains("leave kubelet-config-dir out"), "{problems}");
+}
+
 const KUBELET: &str = "kubelet-config = \"KUBELET\"";
 
 #[test]

@@ -1,10 +1,9 @@
 //! `import-operator`: what a CheckpointRestoreOperator says, in our words.
 
 use std::path::Path;
-use std::time::Duration;
 
 use guard::config::{ConfigFile, import_operator};
-use guard::model::{Bytes, Owner};
+use guard::model::{Bytes, Max, Owner};
 
 const RESOURCE: &str = include_str!("../fixtures/config/operator.yaml");
 const IMPORTED: &str = include_str!("../fixtures/config/operator.toml");
@@ -35,12 +34,13 @@ fn what_is_imported_passes_our_own_loader_and_means_the_same() {
     let matching: Vec<_> = rules.iter().filter(|rule| rule.owner.matches(&owner)).collect();
     assert_eq!(matching.len(), 3, "the general, the pod's and the container's");
     let own = matching[2];
-    assert_eq!(own.max_count.container, Some(5));
-    assert_eq!(own.max_size, Some(Bytes::mib(1536)));
+    assert_eq!(own.max_count.container, Some(Max::At(5)));
+    assert_eq!(own.max_size, Some(Max::At(Bytes::mib(1536))));
     assert_eq!(own.retain_orphans, Some(false));
-    // The operator applies the container's policy alone, so nothing of the others may be left.
-    assert_eq!((own.max_count.pod, own.max_count.namespace), (Some(u32::MAX), Some(u32::MAX)));
-    assert_eq!(own.max_age, None::<Duration>);
+    // What the pod and the namespace may hold as a whole is not the container's to say, and a comment tells.
+    assert_eq!((own.max_count.pod, own.max_count.namespace), (None, None));
+    assert!(IMPORTED.contains("stays in force and counts these too"));
+    assert_eq!(own.max_age, None);
 }
 
 #[test]
@@ -48,9 +48,9 @@ fn limits_that_were_not_set_are_the_operators_defaults() {
     let rules = parse(&import("  checkpointDirectory: /srv/checkpoints\n")).effective(None).unwrap();
     assert_eq!(rules.directories[0].path, Path::new("/srv/checkpoints"));
     let general = &rules.policy.retention[0];
-    assert_eq!(general.max_count.container, Some(10));
-    assert_eq!(general.max_count.pod, Some(20));
-    assert_eq!(general.max_count.namespace, Some(30));
+    assert_eq!(general.max_count.container, Some(Max::At(10)));
+    assert_eq!(general.max_count.pod, Some(Max::At(20)));
+    assert_eq!(general.max_count.namespace, Some(Max::At(30)));
     assert_eq!(general.retain_orphans, Some(true));
 }
 
@@ -62,7 +62,7 @@ fn a_zero_which_switches_the_operator_off_does_not_delete_everything_here() {
     let rule = &parse(&toml).effective(None).unwrap().policy.retention[0];
     assert_eq!(rule.max_count.pod, None);
     assert_eq!(rule.max_total_size.pod, None, "the operator skips the whole level");
-    assert_eq!(rule.max_count.container, Some(10), "a negative count leaves the default");
+    assert_eq!(rule.max_count.container, Some(Max::At(10)), "a negative count leaves the default");
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn the_output_of_kubectl_get_is_understood() {
     parse(&import_operator(list).unwrap());
     let json = r#"{"kind":"CheckpointRestoreOperator","spec":{"globalPolicy":{"maxCheckpointSize":"1Gi"}}}"#;
     let rule = &parse(&import_operator(json).unwrap()).effective(None).unwrap().policy.retention[0];
-    assert_eq!(rule.max_size, Some(Bytes::gib(1)));
+    assert_eq!(rule.max_size, Some(Max::At(Bytes::gib(1))));
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! Pools: what they inherit, what they override, which one a node gets.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use guard::config::{ConfigFile, Layout, Origin, PoolChoice, load};
-use guard::model::{Bytes, Level, Signal};
+use guard::model::{Bytes, Level, Max, Signal};
 
 fn write(directory: &tempfile::TempDir, text: &str) -> PathBuf {
     let path = directory.path().join("guard.toml");
@@ -56,7 +57,7 @@ fn every_table_is_read() {
     let rule = &config.policy.retention[0];
     assert_eq!(
         (rule.max_count.pod, rule.max_total_size.pod, rule.max_size),
-        (Some(30), None, Some(Bytes::gib(20)))
+        (Some(Max::At(30)), None, Some(Max::At(Bytes::gib(20))))
     );
     assert_eq!(rule.retain_orphans, Some(true));
     assert_eq!(config.audit.path.as_deref(), Some(Path::new("/var/log/checkpoint-guard/audit.jsonl")));
@@ -142,9 +143,10 @@ fn a_pool_overrides_field_by_field() {
 fn rules_of_a_pool_are_added_and_win_over_those_about_the_same_owners() {
     let rules = parse(FLEET).effective(Some("gpu")).unwrap().policy.retention;
     assert_eq!(rules.len(), 2);
-    assert_eq!(rules[0].max_size, Some(Bytes(u64::MAX)), "\"unlimited\" lifts the inherited limit");
-    assert_eq!(rules[0].max_age.unwrap().as_secs(), 14 * 86_400, "what the pool does not say is inherited");
-    assert_eq!(rules[1].max_count.container, Some(2));
+    assert_eq!(rules[0].max_size, Some(Max::Unlimited), "\"unlimited\" lifts the inherited limit");
+    let two_weeks = Duration::from_secs(14 * 86_400);
+    assert_eq!(rules[0].max_age, Some(Max::At(two_weeks)), "what the pool does not say is inherited");
+    assert_eq!(rules[1].max_count.container, Some(Max::At(2)));
 }
 
 #[test]
@@ -170,6 +172,81 @@ fn every_value_says_where_it_came_from() {
     assert_eq!(origin(Some("gpu-spot"), "pressure.hard.available"), "guard.toml:18");
     assert_eq!(origin(Some("gpu-spot"), "eviction.keep-last"), "guard.toml:31");
     assert_eq!(origin(Some("gpu-spot"), "eviction.min-age"), "default");
+}
+
+/// A key as the key table spells it: `retention[0].max-age` is `retention[].max-age`.
+fn in_key_table(key: &str) -> String {
+    let mut path = String::new();
+    let mut in_brackets = false;
+    for c in key.chars() {
+        in_brackets = (in_brackets || c == '[') && c != ']';
+        if !in_brackets || c == '[' {
+            path.push(c);
+        }
+    }
+    match path.strip_prefix("protection.namespaces.") {
+        Some(_) => "protection.namespaces.*".to_owned(),
+        None => path,
+    }
+}
+
+#[test]
+fn every_key_is_shown_with_the_line_that_says_so() {
+    const TEXT: &str = include_str!("../fixtures/config/every-table.toml");
+    let file = parse(TEXT);
+    let mut shown = std::collections::BTreeSet::new();
+    for pool in std::iter::once(None).chain(file.pools().map(Some)) {
+        for setting in file.settings(pool).unwrap() {
+            let path = in_key_table(&setting.key);
+            let known = guard::config::KEYS.iter().find(|key| key.path == path);
+            let known = known.unwrap_or_else(|| panic!("{} is no key", setting.key));
+            match &setting.origin {
+                Origin::Default => assert_eq!(setting.value, known.default, "{path}"),
+                Origin::Written(place) => {
+                    let line = TEXT.lines().nth(place.line as usize - 1).unwrap();
+                    let name = setting.key.rsplit('.').next().unwrap().trim_matches('"');
+                    assert!(
+                        line.contains(name),
+                        "{} in {pool:?} is not on line {}: {line}",
+                        setting.key,
+                        place.line
+                    );
+                }
+            }
+            shown.insert(path);
+        }
+    }
+    // Tables as a whole, and what pools are made of, have no value of their own.
+    let whole = ["pressure.soft", "pressure.hard", "pressure.critical", "pool.*.extends"];
+    let missing: Vec<_> = guard::config::KEYS
+        .iter()
+        .map(|key| key.path)
+        .filter(|path| !shown.contains(*path) && !whole.contains(path))
+        .collect();
+    assert_eq!(missing, Vec::<&str>::new(), "write them into fixtures/config/every-table.toml");
+}
+
+#[test]
+fn a_rule_about_a_part_cannot_limit_the_whole() {
+    let problems = |rule: &str| {
+        let text = format!("[[directory]]\npath = \"/checkpoints\"\n[[retention]]\n{rule}\n");
+        ConfigFile::parse(&text, Path::new("guard.toml")).map_or_else(|it| it.to_string(), |_| String::new())
+    };
+    for (rule, key, part) in [
+        ("pod = \"web-*\"\nmax-count.namespace = 5", "max-count.namespace", "pod"),
+        ("container = \"db\"\nmax-count = { pod = 5 }", "max-count.pod", "container"),
+        (
+            "namespace = \"a\"\ncontainer = \"db\"\nmax-total-size.namespace = \"unlimited\"",
+            "max-total-size.namespace",
+            "container",
+        ),
+    ] {
+        let told = problems(rule);
+        assert!(told.contains(&format!("retention[0].{key}: limits what a ")), "{rule}: {told}");
+        assert!(told.contains(&format!("write it in a rule without {part}")), "{rule}: {told}");
+    }
+    assert_eq!(problems("namespace = \"a\"\npod = \"*\"\nmax-count.namespace = 5"), "");
+    assert_eq!(problems("pod = \"web-*\"\nmax-count = { pod = 5, container = 1 }"), "");
 }
 
 #[test]

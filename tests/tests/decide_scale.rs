@@ -1,10 +1,10 @@
-//! A plan over a million checkpoints: how long it takes and how much memory.
+//! A plan over a million checkpoints, as the daemon asks for it: how long it takes and how much memory.
 //!
 //! `cargo test --release -p tests --test decide_scale -- --ignored --nocapture`
 
 use std::time::Duration;
 
-use guard::decide::{Request, plan};
+use guard::decide::{Request, victims};
 use guard::model::*;
 use jiff::Timestamp;
 use tests::counting::{Counting, held, peak_of};
@@ -53,7 +53,7 @@ fn measure(
 ) -> (Duration, u64, usize) {
     let runs = (0..5).map(|_| {
         let start = cpu_time();
-        let (plan, peak) = peak_of(|| plan(inventory, request, policy, now));
+        let (plan, peak) = peak_of(|| victims(inventory, request, policy, now));
         (cpu_time() - start, peak as u64 / COUNT, plan.victims.len())
     });
     runs.min().expect("five runs")

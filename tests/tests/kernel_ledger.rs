@@ -54,6 +54,22 @@ fn a_forgotten_file_begins_at_zero() {
 }
 
 #[test]
+fn files_that_nobody_writes_to_are_swept_and_begin_at_zero() {
+    let watching = Watching::new(LoopMount::new(Filesystem::Xfs, Bytes::mib(320)));
+    let write = |name: &str| {
+        let mut file = File::create(watching.path().join(name)).unwrap();
+        file.write_all(&[1; 8192]).unwrap();
+        file
+    };
+    let files = ["idle", "idle too", "busy"].map(write);
+    let since = watching.entry(&files[2]).unwrap().last;
+    let entries = watching.probe.ledger().unwrap();
+    assert_eq!(watching.probe.sweep(&entries, since).unwrap(), 2);
+    assert_eq!(files.each_ref().map(|file| watching.entry(file).is_some()), [false, false, true]);
+    assert_eq!(watching.probe.lost().unwrap().ledger_full, 0);
+}
+
+#[test]
 #[expect(clippy::disallowed_methods, reason = "deleting is what is tested")]
 fn deleted_files_leave_the_ledger_even_if_counted_too_much() {
     // bigalloc frees the rest of a last cluster without telling.

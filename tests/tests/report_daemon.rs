@@ -16,10 +16,12 @@ use tests::loopfs::{Filesystem, LoopMount};
 use tests::storm::{Method, Options, Storm, Totals, Until};
 
 /// Families that stay at zero under a storm on a healthy disk, and what would move them.
-const QUIET: [(&str, &str); 13] = [
+const QUIET: [(&str, &str); 15] = [
     ("checkpoint_guard_unreclaimable_bytes", "too little that may be deleted"),
     ("checkpoint_guard_unreclaimable_inodes", "too little that may be deleted"),
     ("checkpoint_guard_brake_engaged", "nothing left to delete at critical"),
+    ("checkpoint_guard_brake_refused_calls_total", "somebody who writes while the brake is engaged"),
+    ("checkpoint_guard_brake_refused_bytes_total", "the same"),
     ("checkpoint_guard_exposed_checkpoints", "archives with mode 0644"),
     ("checkpoint_guard_unencrypted_directories", "no dm-crypt beneath, which is not this test's to choose"),
     ("checkpoint_guard_deletion_failures_total", "an immutable file, a dying disk"),

@@ -172,7 +172,7 @@ pub(crate) fn linker() -> Result<PathBuf> {
 }
 
 /// `~/.cache/checkpoint-guard`, shared by all checkouts.
-fn cache() -> Result<PathBuf> {
+pub(crate) fn cache() -> Result<PathBuf> {
     let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = cache.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cache")));
     Ok(cache

@@ -9,6 +9,7 @@ mod build_ebpf;
 mod command;
 mod demo;
 mod ebpf_artifact;
+mod fuzz;
 mod setup;
 mod tally;
 mod test;
@@ -25,6 +26,8 @@ enum Task {
     Demo(demo::Options),
     /// Measures the guard beside its alternatives.
     Bench(bench::Options),
+    /// Throws bytes at what reads input from outside (needs the nightly toolchain).
+    Fuzz(fuzz::Options),
     /// Runs all tests, formatting and lints: what CI runs.
     Test(test::Options),
 }
@@ -36,6 +39,7 @@ fn main() -> anyhow::Result<()> {
         Task::Setup(options) => setup::run(options, root),
         Task::Demo(options) => demo::run(options, root),
         Task::Bench(options) => bench::run(options, root),
+        Task::Fuzz(options) => fuzz::run(options, root),
         Task::Test(options) => test::run(options, root),
     }
 }

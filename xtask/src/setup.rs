@@ -21,12 +21,13 @@ pub(crate) struct Options {
 }
 
 /// A program that tests run, and the Debian package that has it.
-const PROGRAMS: [(&str, &str); 5] = [
+const PROGRAMS: [(&str, &str); 6] = [
     ("mkfs.ext4", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),
     ("mkfs.btrfs", "btrfs-progs"),
     ("losetup", "mount"),
     ("mount", "mount"),
+    ("strace", "strace"),
 ];
 
 /// Debian's compiler with a core library for eBPF.

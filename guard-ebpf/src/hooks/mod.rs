@@ -1,5 +1,6 @@
 //! Where the kernel calls us: one file per family of hooks.
 
+mod brake;
 mod ext4;
 mod learn;
 mod pages;

@@ -20,6 +20,7 @@ mod aside;
 mod commit;
 mod leftovers;
 mod pod;
+mod refused;
 mod walk;
 
 use std::ffi::{OsStr, OsString};

@@ -4,6 +4,7 @@
 //! [`pin`] writes and removes the markers that keep it shut. Nothing here knows how it is reported: the executor
 //! speaks to a [`journal::Journal`].
 
+pub mod brake;
 pub mod checkpoint_dir;
 pub mod executor;
 pub mod extent_size;

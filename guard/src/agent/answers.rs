@@ -1,7 +1,9 @@
 //! What the running daemon answers to those who ask over its socket.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use crate::agent::braking::{self, Wish};
 use crate::agent::clock::wall;
 use crate::agent::shared::Shared;
 use crate::report::snapshot::Snapshot;
@@ -13,6 +15,14 @@ pub(super) fn answers(shared: Arc<Shared>, pool: Option<String>) -> Answers {
         let (shared, pool) = (shared.clone(), pool.clone());
         Box::pin(async move {
             match request {
+                Request::BrakeStatus { filesystem } => braking::ask(&shared, filesystem, Wish::Tell).await,
+                Request::BrakeEngage { filesystem, seconds } => {
+                    braking::ask(&shared, filesystem, Wish::Engage(seconds.map(Duration::from_secs))).await
+                }
+                Request::BrakeRelease { filesystem, inhibit_seconds } => {
+                    let wish = Wish::Release(Duration::from_secs(inhibit_seconds));
+                    braking::ask(&shared, filesystem, wish).await
+                }
                 Request::Daemon => Reply::Daemon {
                     version: env!("CARGO_PKG_VERSION").to_owned(),
                     pid: std::process::id(),

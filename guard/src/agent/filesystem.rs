@@ -14,16 +14,19 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::act::checkpoint_dir::CheckpointDir;
 use crate::act::extent_size;
+use crate::agent::braking::{self, FilesystemBrake};
 use crate::agent::clock::{monotonic, wall};
 use crate::agent::probing::Watched;
 use crate::agent::reader::Reader;
 use crate::agent::shared::Shared;
 use crate::agent::showing::{self, Showing};
+use crate::agent::staging::Arrivals;
 use crate::agent::{Happened, relief};
 use crate::config::{ASSUMED_WRITE_SPEED, Config, DirectoryConfig, Layout};
-use crate::decide::forecast::{Forecast, next_look};
+use crate::decide::forecast::{Consumption, Forecast, next_look};
+use crate::decide::staging::Announced;
 use crate::decide::{Lead, Pressure, threshold};
-use crate::model::{Bytes, Level, Monotonic, Need, Observation, PressurePolicy, Signal};
+use crate::model::{Bytes, Level, Monotonic, Need, Observation, PressurePolicy, Signal, States};
 use crate::observe::catalog::{Catalog, Holds};
 use crate::observe::filesystem::observe;
 use crate::observe::host::encryption::Encryption;
@@ -38,6 +41,8 @@ pub(super) enum Message {
     Add(DirectoryConfig, Box<CheckpointDir>),
     /// Another configuration is in force; its directories are the same.
     Configure(Arc<Config>),
+    /// Somebody asks about the brake, or wants it otherwise.
+    Brake(braking::Ask),
 }
 
 /// The handle that the rest of the agent has on a loop.
@@ -91,23 +96,31 @@ pub(super) struct Filesystem {
     pub(super) pressure: Pressure,
     pub(super) forecast: Forecast,
     pub(super) relief: relief::State,
+    pub(super) brake: FilesystemBrake,
     pub(super) showing: Showing,
     lead: Lead,
     pub(super) watched: Option<Watched>,
+    /// The budget of the staging directories here; there once there is one.
+    staging: Option<Watched>,
+    arrivals: Arrivals,
+    /// What is on its way here, as of the last look.
+    announced: Option<Announced>,
     watcher: Option<Watcher>,
     reader: Reader,
     inbox: Receiver<Message>,
     bell: Arc<EventFd>,
+    /// Rung by the reader, which is in no hurry.
+    answers: Arc<EventFd>,
+    /// When the directories or the reader last had something to say.
+    heard: Monotonic,
     outbox: UnboundedSender<Happened>,
     due: Due,
     /// Entries that a writer has closed and that the kernel still has as being written; so many looks are left.
     closing: Vec<(u16, OsString, u32)>,
     /// The size that `thresholds` was made for.
     capacity: Option<Bytes>,
-    /// At the last look.
-    available: Option<Bytes>,
-    /// What has been used up since the start.
-    consumed: Bytes,
+    /// Since the start.
+    consumption: Consumption,
     /// statfs(2) failed at the last look; said once.
     is_blind: bool,
     began: Monotonic,
@@ -120,6 +133,8 @@ struct Rest {
     limit: Duration,
     /// Whether events in the directories end the sleep.
     hears_directory: bool,
+    /// For so long only what is urgent ends the sleep.
+    deaf: Duration,
 }
 
 /// What happens by the clock.
@@ -127,6 +142,7 @@ struct Due {
     scan: Monotonic,
     place: Monotonic,
     publish: Monotonic,
+    arrivals: Monotonic,
 }
 
 /// A full scan repairs what events did not tell. It costs 1.5 µs per entry, so with 10,000 checkpoints this is
@@ -138,14 +154,22 @@ const SCAN_SHARE: u32 = 500;
 const PLACE_EVERY: Duration = Duration::from_secs(1);
 /// How often gauges are brought up to date when nothing happens in between.
 const PUBLISH_EVERY: Duration = Duration::from_secs(5);
+/// Arrivals are added up this often while nothing is on its way. It takes 0.1 µs for each checkpoint.
+const ARRIVALS_EVERY: Duration = Duration::from_millis(200);
 /// The longest sleep: the backstop for everything that no hook and no event tells.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// The shortest: in this time the fastest writers measured write 12 MiB.
 const SLEEP_MIN: Duration = Duration::from_millis(2);
 /// A writer who is not out of the kernel's books after so many turns has opened the file again.
 const CLOSING_TRIES: u32 = 50;
+/// What happens in the directories, and what the reader has read, is taken in this often at most: in a storm of small files
+/// a look at all that came is cheaper than a look at each. A budget that is used up does not wait for it, and a decision
+/// takes in what has happened until then.
+const HEAR_APART: Duration = Duration::from_millis(50);
 /// While the fastest writers need longer than this for the headroom, nobody need be told of each write.
 const LISTEN_BELOW: Duration = Duration::from_millis(50);
+/// So much more in a staging directory is worth a look at it.
+const STAGING_STEP: Bytes = Bytes::mib(64);
 /// The fastest writers into the page cache measured wrote 2.8 GB/s (KERNEL.md, section 5); two of them.
 const FASTEST_WRITERS: Bytes = Bytes(6_000_000_000);
 
@@ -177,10 +201,11 @@ impl Filesystem {
         let watcher = Watcher::new().inspect_err(|errno| {
             tracing::warn!(%errno, "no inotify instance (fs.inotify.max_user_instances?); scanning by the clock instead");
         });
+        let answers = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK)?);
         let now = monotonic();
         let mut this = Filesystem {
             label: FilesystemLabel::new(&directory.path),
-            reader: Reader::start(&name, bell.clone())?,
+            reader: Reader::start(&name, answers.clone())?,
             shared,
             thresholds: config.policy.pressure.clone(),
             config,
@@ -190,22 +215,28 @@ impl Filesystem {
             pressure: Pressure::new(),
             forecast: Forecast::new(),
             relief: relief::State::default(),
+            brake: FilesystemBrake::default(),
             showing: Showing::default(),
             lead: Lead::default(),
             watched,
+            staging: None,
+            arrivals: Arrivals::default(),
+            announced: None,
             watcher: watcher.ok(),
             inbox,
             bell: bell.clone(),
+            answers,
+            heard: Monotonic::default(),
             outbox,
-            due: Due { scan: now, place: now, publish: now },
+            due: Due { scan: now, place: now, publish: now, arrivals: now },
             closing: Vec::new(),
             capacity: None,
-            available: None,
-            consumed: Bytes::ZERO,
+            consumption: Consumption::default(),
             is_blind: false,
             began: now,
             is_acquainted: false,
         };
+        this.shared.brakes.enter(&this.label, messages.clone(), bell.clone());
         let thread = std::thread::Builder::new().name(format!("fs-{name}")).spawn(move || {
             super::priority::raise();
             this.shared.metrics.filesystem(&this.label).begin();
@@ -220,16 +251,22 @@ impl Filesystem {
         let mut woken_by = Wake::Request;
         while !self.shared.stop.load(Ordering::Relaxed) && self.directories.iter().any(|it| !it.gone) {
             let woken = self.watched.as_ref().and_then(Watched::take_wake);
-            self.shared.metrics.woke(woken.map_or(woken_by, |_| Wake::Budget));
+            let staged = self.staging.as_ref().and_then(Watched::take_wake);
+            if staged.is_some() {
+                self.shared.staging.poke();
+            }
+            self.shared.metrics.woke(woken.or(staged).map_or(woken_by, |_| Wake::Budget));
             self.hear();
             self.catch_up();
             if let Some(woken) = woken {
                 self.lead.note(woken.rate);
             }
-            let rest = self.turn(woken.map(|woken| woken.at));
+            let rest = self.turn(woken.or(staged).map(|woken| woken.at));
             self.shared.health.beat(&self.label, monotonic());
             woken_by = self.wait(rest);
         }
+        braking::end(self);
+        self.shared.brakes.leave(&self.label);
         self.shared.health.forget(&self.label);
         self.shared.view.leave(&self.label);
         self.shared.metrics.filesystem(&self.label).forget();
@@ -239,20 +276,23 @@ impl Filesystem {
 
     /// One turn: look, decide, act, report.
     fn turn(&mut self, woken: Option<Monotonic>) -> Rest {
-        let Some(mut seen) = self.look() else { return Rest { limit: SLEEP_MAX, hears_directory: true } };
+        let Some(mut seen) = self.look() else {
+            return Rest { limit: SLEEP_MAX, hears_directory: true, deaf: Duration::ZERO };
+        };
         self.note(&seen);
         if self.is_getting_acquainted() {
             showing::publish(self, &seen, false);
-            return Rest { limit: ACQUAINTED_LOOK, hears_directory: true };
+            return Rest { limit: ACQUAINTED_LOOK, hears_directory: false, deaf: ACQUAINTED_LOOK };
         }
         if let Some(after) = relief::relieve(self, seen, woken) {
             seen = after;
         }
+        braking::follow(self, &seen);
         relief::retain(self);
-        if let Some(watched) = &self.watched {
-            watched.arm(self.headroom(&seen).saturating_sub(self.lead(&seen)), monotonic());
-        }
+        self.arm(&seen);
+        self.take_growth();
         let now = monotonic();
+        self.account_arrivals(now);
         let is_due = now >= self.due.publish;
         if is_due {
             self.due.publish = Monotonic(now.0 + PUBLISH_EVERY);
@@ -292,6 +332,21 @@ impl Filesystem {
         }
     }
 
+    /// Whether checkpoints of the directory at `index` have directories of their own; `None` where no checkpoints lie.
+    pub(super) fn holds_nested(&self, index: usize) -> Option<bool> {
+        self.directories[index].holds().map(|holds| holds == Holds::PodCheckpoints)
+    }
+
+    /// What was available at the last look.
+    pub(super) fn available_lately(&self) -> Bytes {
+        self.consumption.available().unwrap_or_default()
+    }
+
+    /// Lets the gauges follow at the end of this turn.
+    pub(super) fn due_publish(&mut self) {
+        self.due.publish = monotonic();
+    }
+
     /// The directory by which the filesystem is measured.
     pub(super) fn measured(&self) -> usize {
         self.directories.iter().position(|it| !it.gone).unwrap_or(0)
@@ -306,11 +361,8 @@ impl Filesystem {
     /// Lets the level follow an observation, and tells when it changes.
     pub(super) fn note(&mut self, seen: &Observation) {
         let now = monotonic();
-        // What was used up between two looks, by whomever; what we delete in between does not count against it.
-        let before = self.available.replace(seen.available).unwrap_or(seen.available);
-        self.consumed += before.saturating_sub(seen.available);
-        self.forecast.sample(now, self.consumed);
         self.showing.note(seen.available, now);
+        self.forecast.sample(now, self.consumption.see(seen.available));
         let Some(transition) = self.pressure.observe(seen, &self.thresholds, now) else { return };
         let signal = transition.signal.map(Signal::as_str);
         tracing::info!(filesystem = self.label.as_str(), from = %transition.from, to = %transition.to, signal,
@@ -323,9 +375,11 @@ impl Filesystem {
     fn hear(&mut self) {
         // Only resets the counter: EAGAIN means that nobody rang.
         let _ = self.bell.read();
+        let _ = self.answers.read();
         while let Ok(message) = self.inbox.try_recv() {
             match message {
                 Message::Add(config, dir) => self.add(config, *dir),
+                Message::Brake(ask) => braking::obey(self, ask),
                 Message::Configure(config) => {
                     self.config = config;
                     self.capacity = None;
@@ -345,7 +399,9 @@ impl Filesystem {
     fn add(&mut self, config: DirectoryConfig, dir: CheckpointDir) {
         let path = config.path.clone();
         let shared = self.shared.clone();
-        if !shared.dry_run {
+        let is_staging = config.layout == Layout::Staging;
+        // In an engine's directory nothing is ours, whatever it is called.
+        if !shared.dry_run && !is_staging {
             match dir.finish_leftovers(&|id| shared.name_of(id)) {
                 Ok(leftovers) => {
                     leftovers.iter().for_each(|leftover| shared.record_leftover(&path, leftover))
@@ -357,7 +413,11 @@ impl Filesystem {
         }
         let index = self.catalog.add_directory(path.clone());
         let mut detail = Detail::Writes;
-        if let Some(watched) = &mut self.watched {
+        if is_staging && self.staging.is_none() {
+            self.staging = shared.probing.as_ref().and_then(|probing| probing.slot(self.bell.clone()));
+        }
+        let watched = if is_staging { &mut self.staging } else { &mut self.watched };
+        if let Some(watched) = watched {
             match watched.add(dir.as_fd()) {
                 Ok(Coverage::Nothing) => {
                     tracing::warn!(directory = %path.display(), "eBPF does not see writes on this filesystem");
@@ -369,12 +429,25 @@ impl Filesystem {
                 Err(error) => tracing::warn!(directory = %path.display(), %error, "not watched by eBPF"),
             }
         }
+        if is_staging {
+            // Somebody looks every second while there is anything to see.
+            detail = Detail::Entries;
+            match dir.as_fd().try_clone_to_owned() {
+                Ok(fd) => shared.staging.add(&path, fd),
+                Err(error) => tracing::error!(directory = %path.display(), %error, "not looked at"),
+            }
+        }
         if let Some(watcher) = &mut self.watcher
             && let Err(errno) = watcher.add(dir.as_fd(), index, detail)
         {
             tracing::warn!(directory = %path.display(), %errno, "inotify refused; scanning by the clock instead");
         }
         let fd = dir.as_fd().try_clone_to_owned().ok().map(Arc::new);
+        if config.layout == Layout::PodCheckpoints
+            && let Some(fd) = &fd
+        {
+            shared.growths.add_tree(&path, fd.clone());
+        }
         let jumps = dir.sets_aside() && !self.limit_steps(&config, &dir);
         self.directories.push(Directory {
             config,
@@ -385,6 +458,7 @@ impl Filesystem {
             gone: false,
         });
         self.dirs.push(dir);
+        braking::add(self, usize::from(index));
         self.scan(usize::from(index));
         self.shared.health.scanned(&path);
         self.due.publish = monotonic();
@@ -419,7 +493,11 @@ impl Filesystem {
         for (directory, name, tries) in std::mem::take(&mut self.closing) {
             self.refresh(directory, name, tries);
         }
-        for event in self.watcher.as_mut().map(Watcher::drain).unwrap_or_default() {
+        let events = self.watcher.as_mut().map(Watcher::drain).unwrap_or_default();
+        if !events.is_empty() {
+            self.heard = now;
+        }
+        for event in events {
             match event {
                 Event::Entry { directory, name, closed } => {
                     self.refresh(directory, name, if closed { CLOSING_TRIES } else { 0 });
@@ -446,6 +524,7 @@ impl Filesystem {
         let directories = &self.directories;
         let fd = |index: u16| directories.get(usize::from(index))?.fd.clone();
         if self.reader.exchange(&mut self.catalog, fd) > 0 {
+            self.heard = now;
             self.relief.catalog_changed();
         }
     }
@@ -455,6 +534,9 @@ impl Filesystem {
     /// `tries` more looks are taken, one a turn.
     fn refresh(&mut self, directory: u16, name: OsString, tries: u32) {
         let Some(it) = self.directories.get(usize::from(directory)) else { return };
+        if it.config.layout == Layout::Staging {
+            self.shared.staging.poke();
+        }
         if let (false, Some(holds)) = (it.gone, it.holds()) {
             let dir = self.dirs[usize::from(directory)].as_fd();
             let is_written = self.catalog.refresh(directory, dir, holds, &name);
@@ -515,9 +597,16 @@ impl Filesystem {
         if let Some(watcher) = &mut self.watcher {
             watcher.remove(index as u16);
         }
-        if let Some(watched) = &self.watched {
+        if let Some(watched) = self.watched.as_ref().or(self.staging.as_ref()) {
             watched.remove(self.dirs[index].as_fd());
         }
+        let DirectoryConfig { path, layout, .. } = &self.directories[index].config;
+        match layout {
+            Layout::Staging => self.shared.staging.remove(path),
+            Layout::PodCheckpoints => self.shared.growths.remove_tree(path),
+            Layout::Archives => {}
+        }
+        braking::let_go(self, index);
         self.directories[index].fd = None;
         self.catalog.forget_directory(index as u16);
         self.relief.catalog_changed();
@@ -534,6 +623,91 @@ impl Filesystem {
         self.lead.bytes(&self.thresholds, seen, jumps)
     }
 
+    /// What is on its way here. To be asked after the filesystem was measured: what has arrived since then counts as arrived,
+    /// so that no byte is both gone from `seen` and still to come.
+    pub(super) fn announced(&mut self, seen: &Observation) -> Option<Announced> {
+        if self.shared.staging.staged().is_zero() || !self.is_destination() {
+            if self.announced.take().is_some() {
+                self.due.publish = monotonic();
+            }
+            return None;
+        }
+        self.measure_growing();
+        let arrived = self.arrivals.total(self.catalog.inventory());
+        let most = self.config.staging_ahead.as_ref().map_or(0, |amount| amount.resolve(seen.capacity.0));
+        let announced = self.shared.staging.announced(&self.bell, arrived, Bytes(most));
+        if announced.is_some() != self.announced.is_some() {
+            self.due.publish = monotonic();
+        }
+        self.announced = announced.clone();
+        announced
+    }
+
+    /// Tells what has arrived while nothing is known to be on its way: it may have come and gone between two looks.
+    fn account_arrivals(&mut self, now: Monotonic) {
+        if now >= self.due.arrivals && !self.shared.staging.is_idle() && self.is_destination() {
+            self.due.arrivals = Monotonic(now.0 + ARRIVALS_EVERY);
+            let arrived = self.arrivals.total(self.catalog.inventory());
+            self.shared.staging.arrived(&self.bell, arrived);
+        }
+    }
+
+    /// Whether archives are expected here.
+    fn is_destination(&self) -> bool {
+        let destination = self.config.destination();
+        self.directories.iter().any(|it| !it.gone && Some(&it.config) == destination)
+    }
+
+    /// Looks at the sizes of what is being written: nothing else tells them before it is closed.
+    fn measure_growing(&mut self) {
+        let checkpoints = self.catalog.inventory().checkpoints.iter();
+        let growing: Vec<_> = checkpoints
+            .filter(|checkpoint| checkpoint.states.contains(States::BEING_WRITTEN))
+            .map(|checkpoint| (checkpoint.directory, checkpoint.name.clone()))
+            .collect();
+        for (directory, name) in growing {
+            let it = &self.directories[usize::from(directory)];
+            if let (false, Some(holds)) = (it.gone, it.holds()) {
+                self.catalog.refresh(directory, self.dirs[usize::from(directory)].as_fd(), holds, &name);
+            }
+        }
+    }
+
+    /// Sets the budgets to what is left.
+    ///
+    /// Staging directories on the same filesystem have one of their own. Each has half, so that both together never use up
+    /// more than all unseen. What is staged uses up the archive's room as well: the wake for that comes when half of what is
+    /// not spoken for yet may be, but not for every few bytes.
+    fn arm(&self, seen: &Observation) {
+        let left = self.headroom(seen).saturating_sub(self.lead(seen));
+        let now = monotonic();
+        if let Some(watched) = &self.watched {
+            watched.arm(if self.staging.is_some() { Bytes(left.0 / 2) } else { left }, now);
+        }
+        if self.is_destination() {
+            let announced = self.announced.as_ref().map_or(Bytes::ZERO, |announced| announced.bytes);
+            self.shared.staging.set_room(left.saturating_sub(announced));
+        }
+        if let Some(staging) = &self.staging {
+            let step = Bytes(self.shared.staging.room().0 / 2).max(STAGING_STEP);
+            staging.arm(step.min(Bytes(left.0 / 2)), now);
+        }
+    }
+
+    /// Whether nothing is written unseen.
+    fn is_exact(&self) -> bool {
+        let has_staging = self.directories.iter().any(|it| !it.gone && it.config.layout == Layout::Staging);
+        self.watched.as_ref().is_some_and(Watched::is_exact)
+            && (!has_staging || self.staging.as_ref().is_some_and(Watched::is_exact))
+    }
+
+    /// Says whose checkpoints have grown.
+    fn take_growth(&self) {
+        for watched in [&self.watched, &self.staging].into_iter().flatten() {
+            self.shared.growths.take(watched.slot(), self.catalog.inventory());
+        }
+    }
+
     /// Bytes until the next threshold.
     fn headroom(&self, seen: &Observation) -> Bytes {
         Bytes(threshold::headroom(&self.thresholds, Signal::Available, seen).unwrap_or(seen.available.0))
@@ -541,38 +715,54 @@ impl Filesystem {
 
     /// How long nothing can go wrong unseen.
     fn rest(&self, seen: &Observation, now: Monotonic) -> Rest {
-        let deadlines =
-            [self.pressure.next_deadline(&self.thresholds), self.relief.deadline(), Some(self.due.place)];
+        let deadlines = [
+            self.pressure.next_deadline(&self.thresholds),
+            self.relief.deadline(),
+            self.brake.deadline(self),
+            Some(self.due.place),
+        ];
         let limit = deadlines.into_iter().flatten().map(|deadline| deadline.since(now)).min();
-        let longest = if self.closing.is_empty() { SLEEP_MAX } else { SLEEP_MIN };
+        // While a need waits for something to change, every change counts.
+        let deaf = if self.relief.is_stuck() {
+            Duration::ZERO
+        } else {
+            HEAR_APART.saturating_sub(now.since(self.heard))
+        };
+        let longest = if self.closing.is_empty() { SLEEP_MAX } else { SLEEP_MIN.max(deaf) };
         let limit = limit.unwrap_or(SLEEP_MAX).clamp(SLEEP_MIN, longest);
-        if self.watched.as_ref().is_some_and(Watched::is_exact) || self.relief.is_stuck() {
-            return Rest { limit, hears_directory: true };
+        if self.is_exact() || self.relief.is_stuck() {
+            return Rest { limit, hears_directory: true, deaf };
         }
         let safe = next_look(self.headroom(seen), FASTEST_WRITERS, SLEEP_MIN..=SLEEP_MAX);
         // Where inotify tells of each write there is no hurry once it is listened to; until then, no need to listen.
         let is_rung = self.directories.iter().any(|it| it.writes_ring && !it.gone) && self.watcher.is_some();
         match is_rung {
-            true if safe > LISTEN_BELOW => Rest { limit: limit.min(safe), hears_directory: false },
-            true => Rest { limit, hears_directory: true },
-            false => Rest { limit: limit.min(safe), hears_directory: true },
+            true if safe > LISTEN_BELOW => Rest { limit: limit.min(safe), hears_directory: false, deaf },
+            // Here an event is what a wake is elsewhere.
+            true => Rest { limit, hears_directory: true, deaf: Duration::ZERO },
+            false => Rest { limit: limit.min(safe), hears_directory: true, deaf },
         }
     }
 
     /// Sleeps until something happens; says what.
     fn wait(&self, rest: Rest) -> Wake {
-        let mut fds = vec![PollFd::new(self.bell.as_fd(), PollFlags::POLLIN)];
+        let bell = || PollFd::new(self.bell.as_fd(), PollFlags::POLLIN);
+        let deaf = rest.deaf.min(rest.limit);
+        if !deaf.is_zero() && has_rung(&mut [bell()], deaf)[0] {
+            return Wake::Request;
+        }
+        let left = rest.limit - deaf;
+        if left.is_zero() {
+            return Wake::Timer;
+        }
+        let mut fds = vec![bell(), PollFd::new(self.answers.as_fd(), PollFlags::POLLIN)];
         if let Some(watcher) = self.watcher.as_ref().filter(|_| rest.hears_directory) {
             fds.push(PollFd::new(watcher.as_fd(), PollFlags::POLLIN));
         }
-        let millis = u16::try_from(rest.limit.as_millis()).unwrap_or(u16::MAX).max(1);
-        // EINTR is a turn too many, no more.
-        let _ = poll(&mut fds, PollTimeout::from(millis));
-        let has_rung = |index: usize| fds.get(index).and_then(PollFd::any).unwrap_or(false);
-        match (has_rung(0), has_rung(1)) {
-            (true, _) => Wake::Request,
-            (false, true) => Wake::Directory,
-            (false, false) => Wake::Timer,
+        match has_rung(&mut fds, left)[..] {
+            [false, false, true] => Wake::Directory,
+            [false, false, ..] => Wake::Timer,
+            _ => Wake::Request,
         }
     }
 
@@ -585,6 +775,8 @@ impl Filesystem {
         }
         let now = monotonic();
         let inodes = threshold::headroom(&self.thresholds, Signal::InodesFree, seen).unwrap_or(0);
+        let announced = self.announced.as_ref().map_or(Bytes::ZERO, |announced| announced.bytes);
+        metrics.announced(announced);
         metrics.set(&FilesystemState {
             observation: seen,
             observed: wall(),
@@ -594,14 +786,17 @@ impl Filesystem {
             fill_rate: self.forecast.rate(now).0 as f64,
             time_to: [Level::Soft, Level::Hard, Level::Critical].map(|level| {
                 let until = threshold::until(self.thresholds.threshold(level)?, Signal::Available, seen)?;
-                self.forecast.until(Bytes(until), now)
+                self.forecast.until(Bytes(until).saturating_sub(announced), now)
             }),
             unreclaimable: self.relief.unreclaimable(),
-            brake: false,
+            brake: self.brake.is_engaged(),
         });
+        let sizes = self.catalog.inventory().checkpoints.iter().map(|checkpoint| checkpoint.allocated);
+        self.brake.learn_largest(sizes.max().unwrap_or_default());
         metrics.unencrypted(unencrypted);
         self.shared.publish_holdings(&self.label, Some(self.catalog.inventory()));
         self.shared.publish_losses();
+        self.shared.publish_growth();
     }
 
     /// How many directories nothing encrypts. Looked into once for each, and not before the first decisions are made: it
@@ -620,4 +815,11 @@ impl Filesystem {
     pub(super) fn path_of(&self, directory: u16) -> &Path {
         self.directories.get(usize::from(directory)).map_or(Path::new(""), |it| &it.config.path)
     }
+}
+
+/// Sleeps until one of `fds` is readable, for `limit` at most; the result is which are. EINTR is a turn too many, no more.
+fn has_rung(fds: &mut [PollFd<'_>], limit: Duration) -> Vec<bool> {
+    let millis = u16::try_from(limit.as_millis()).unwrap_or(u16::MAX).max(1);
+    let _ = poll(fds, PollTimeout::from(millis));
+    fds.iter().map(|fd| fd.any().unwrap_or(false)).collect()
 }

@@ -9,7 +9,7 @@ use nix::libc;
 /// kernel's own throttling (`sched_rt_runtime_us`, 95 %) bounds what a bug here could cost. Where it is not allowed
 /// (no CAP_SYS_NICE), the nice value is lowered as far as possible; where that is not allowed either, nothing is lost
 /// but speed.
-pub(super) fn raise() {
+pub(crate) fn raise() {
     let parameters = libc::sched_param { sched_priority: 1 };
     // SAFETY: the call reads the structure it is given and keeps no reference; 0 means the calling thread.
     let status = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &parameters) };

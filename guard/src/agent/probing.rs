@@ -90,6 +90,24 @@ impl Probing {
         Some(Watched { probing: self.clone(), slot, latch, before, exact: true, armed: Cell::new(None) })
     }
 
+    /// What was counted for each file.
+    pub(super) fn ledger(&self) -> Result<Vec<LedgerEntry>, ProbeError> {
+        self.probe.ledger()
+    }
+
+    /// What was written for all slots together: when it has not changed, nor has the ledger.
+    pub(super) fn added(&self) -> Bytes {
+        (0..=Slot::MAX.0).filter_map(|slot| self.probe.written(Slot(slot)).ok()).map(|it| it.added).sum()
+    }
+
+    /// Makes room in the ledger.
+    pub(super) fn sweep(&self, entries: &[LedgerEntry], idle_since: Monotonic) {
+        match self.probe.sweep(entries, idle_since) {
+            Ok(swept) => tracing::debug!(swept, "the ledger was getting full"),
+            Err(error) => tracing::debug!(%error, "cannot make room in the ledger"),
+        }
+    }
+
     /// What was lost since the last call.
     pub(super) fn newly_lost(&self) -> Lost {
         let Ok(now) = self.probe.lost() else { return Lost::default() };
@@ -182,6 +200,11 @@ impl Watched {
             }
             Err(error) => tracing::warn!(%error, "cannot arm the budget; the timer alone must do"),
         }
+    }
+
+    /// Its slot.
+    pub(super) fn slot(&self) -> Slot {
+        self.slot
     }
 
     /// Whether nothing is written unseen.

@@ -15,7 +15,7 @@ use crate::observe::catalog::{Answer, Catalog, ReadRequest, Reading, Version};
 use crate::observe::scan;
 
 /// So many requests are with the thread at a time; the rest waits in the catalog, where it can still change.
-const AHEAD_MAX: usize = 16;
+const AHEAD_MAX: usize = 64;
 
 /// A request with the directory to open its file in.
 type Order = (Arc<OwnedFd>, ReadRequest);

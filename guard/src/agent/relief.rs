@@ -8,11 +8,13 @@ use std::time::Duration;
 use crate::act::executor::{Context, Ended, Round, execute};
 use crate::act::journal::{Outcome, Verdict};
 use crate::act::refusal::Refused;
+use crate::agent::braking;
 use crate::agent::clock::{monotonic, wall};
 use crate::agent::filesystem::Filesystem;
 use crate::agent::shared::{reaction, sentence};
 use crate::agent::showing::subject;
-use crate::decide::{self, Request, protection, threshold};
+use crate::decide::brake::Reclaim;
+use crate::decide::{self, Request, protection, staging, threshold};
 use crate::model::{Checkpoint, Level, Monotonic, Need, Observation, Plan, States, Trigger};
 use crate::observe::filesystem::observe;
 use crate::report::metrics::{FailureCause, RefusalCause};
@@ -33,6 +35,12 @@ pub(super) struct State {
     stuck: Option<Stuck>,
     /// It has been said, in this episode, that the need cannot be met.
     said: bool,
+    /// Room for what is on its way could not be made; until then it is not tried again.
+    unprepared: Monotonic,
+    /// That has been said, of what is on its way now.
+    said_unprepared: bool,
+    /// The last round deleted, and left less than before.
+    outrun: bool,
     /// The catalog or the configuration is not what it was when retention was last decided.
     retain: bool,
     retain_due: Monotonic,
@@ -42,6 +50,8 @@ pub(super) struct State {
 #[derive(Clone, Copy, Debug)]
 struct Stuck {
     level: Level,
+    /// Nothing more may be deleted; else the round was broken off.
+    hopeless: bool,
     missing: Need,
     again: Monotonic,
 }
@@ -50,6 +60,7 @@ impl State {
     /// Checkpoints came, went, or turned out to be something else.
     pub(super) fn catalog_changed(&mut self) {
         self.retain = true;
+        self.unprepared = Monotonic::default();
         if let Some(stuck) = &mut self.stuck {
             stuck.again = Monotonic::default();
         }
@@ -63,6 +74,15 @@ impl State {
     /// Whether a need is waiting for something to change.
     pub(super) fn is_stuck(&self) -> bool {
         self.stuck.is_some()
+    }
+
+    /// What deleting has come to at critical.
+    pub(super) fn reclaim(&self) -> Reclaim {
+        match self.stuck {
+            Some(Stuck { level: Level::Critical, hopeless: true, .. }) => Reclaim::Helpless,
+            _ if self.outrun => Reclaim::Outrun,
+            _ => Reclaim::Works,
+        }
     }
 
     /// When to try again what could not be done.
@@ -93,13 +113,19 @@ pub(super) fn relieve(
         if crossed.is_met() {
             fs.relief.stuck = None;
             fs.relief.said = false;
+            fs.relief.outrun = false;
         }
         // Ahead only when a wake tells that somebody is writing right now.
         let ahead = match woken {
             Some(_) => threshold::ahead(&fs.thresholds, &seen, fs.lead(&seen)),
             None => Need::default(),
         };
-        let need = crossed.max(ahead);
+        // After `seen` was measured, see there.
+        let announced = fs.announced(&seen);
+        fs.relief.said_unprepared &= announced.is_some();
+        let on_its_way = announced.as_ref().filter(|_| monotonic() >= fs.relief.unprepared);
+        let coming = on_its_way.map_or(Need::default(), |it| staging::need(&fs.thresholds, &seen, it.bytes));
+        let need = crossed.max(ahead).max(coming);
         if need.is_met() {
             return tried;
         }
@@ -112,12 +138,16 @@ pub(super) fn relieve(
         }
         let began = monotonic();
         let request = Request { need, trigger: Trigger::Pressure(level) };
-        let plan = decide::plan(fs.catalog.inventory(), &request, &fs.config.policy, wall());
+        let mut plan = decide::victims(fs.catalog.inventory(), &request, &fs.config.policy, wall());
+        if let Some(announced) = on_its_way.filter(|_| need != crossed.max(ahead)) {
+            staging::explain(&mut plan, announced);
+        }
         fs.shared.metrics.planned(monotonic().since(began));
         let round = carry_out(fs, &plan, Some(seen), &mut woken);
         let progress = round.outcomes.iter().any(|outcome| matches!(outcome.verdict, Verdict::Deleted(_)));
         take_in(fs, &plan, &round);
         if let Some(after) = round.seen {
+            fs.relief.outrun = progress && after.available < seen.available;
             seen = after;
             tried = Some(after);
             fs.note(&after);
@@ -128,29 +158,50 @@ pub(super) fn relieve(
         let hopeless = plan.victims.is_empty() || (!progress && round.outcomes.is_empty());
         if !missing.is_met() && (hopeless || is_over) {
             let again = Monotonic(monotonic().0 + TRY_AGAIN);
-            fs.relief.stuck = Some(Stuck { level, missing: plan.shortfall.max(missing), again });
+            let missing = plan.shortfall.max(missing);
+            fs.relief.stuck = Some(Stuck { level, hopeless: hopeless && !is_over, missing, again });
             if hopeless {
-                say_unreachable(fs, level, &plan, &seen);
+                say_unreachable(fs, level, &request, &seen);
             }
             return tried;
         }
+        if missing.is_met() && ahead.is_met() && (hopeless || is_over) {
+            fs.relief.unprepared = Monotonic(monotonic().0 + TRY_AGAIN);
+            say_unprepared(fs, announced.as_ref(), &plan);
+            return tried;
+        }
+        braking::follow(fs, &seen);
         fs.catch_up();
     }
     tried
 }
 
+/// Says that there will not be enough room for what is on its way: once for each.
+fn say_unprepared(fs: &mut Filesystem, announced: Option<&staging::Announced>, plan: &Plan) {
+    let Some(announced) = announced.filter(|_| !fs.shared.dry_run && !fs.relief.said_unprepared) else {
+        return;
+    };
+    fs.relief.said_unprepared = true;
+    tracing::warn!(
+        filesystem = fs.label.as_str(), %announced, missing = %plan.shortfall.bytes,
+        "nothing more may be deleted to make room for it; the thresholds will act when it is there"
+    );
+}
+
 /// Says that eviction cannot help: once per episode, not every round.
-fn say_unreachable(fs: &mut Filesystem, level: Level, plan: &Plan, seen: &Observation) {
+fn say_unreachable(fs: &mut Filesystem, level: Level, request: &Request, seen: &Observation) {
     // Content that is still being read may turn out to be evictable: not yet hopeless.
     if fs.relief.said || fs.catalog.has_unread() {
         return;
     }
     fs.relief.said = true;
     let inventory = fs.catalog.inventory();
+    // The same plan once more, with the reason of each that stays.
+    let plan = &decide::plan(inventory, request, &fs.config.policy, wall());
     let mut blockers: BTreeMap<String, Vec<_>> = BTreeMap::new();
     for spared in &plan.spared {
         let checkpoint = &inventory.checkpoints[spared.index as usize];
-        blockers.entry(spared.reason.to_string()).or_default().push(checkpoint);
+        blockers.entry(spared.reason.of_many()).or_default().push(checkpoint);
     }
     let spared: Vec<_> = blockers.iter_mut().map(|(reason, those)| sentence_of(reason, those)).collect();
     let foreign = inventory.foreign;

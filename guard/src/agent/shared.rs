@@ -9,13 +9,16 @@ use std::time::Duration;
 
 use crate::act::checkpoint_dir::Leftover;
 use crate::act::journal::{Intent, Journal, Outcome, Verdict};
+use crate::agent::braking::{Brakes, Braking};
 use crate::agent::clock::wall;
+use crate::agent::growth::Growths;
 use crate::agent::probing::Probing;
+use crate::agent::staging::Staging;
 use crate::agent::view::View;
 use crate::config::Config;
 use crate::decide::Transition;
 use crate::model::{Bytes, Inventory, Monotonic, Observation, Plan};
-use crate::observe::probe::{Backend, ProbeError};
+use crate::observe::probe::Backend;
 use crate::report::audit::{AuditLog, AuditSettings, Event};
 use crate::report::health::Health;
 use crate::report::metrics::{FilesystemLabel, Holdings, LostEvents, Metrics};
@@ -28,6 +31,10 @@ pub(super) struct Shared {
     pub(super) metrics: Arc<Metrics>,
     pub(super) health: Arc<Health>,
     pub(super) probing: Option<Arc<Probing>>,
+    pub(super) staging: Arc<Staging>,
+    pub(super) growths: Arc<Growths>,
+    pub(super) braking: Option<Arc<Braking>>,
+    pub(super) brakes: Brakes,
     pub(super) view: View,
     pub(super) dry_run: bool,
     pub(super) stop: Arc<AtomicBool>,
@@ -38,17 +45,18 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Opens the audit log and loads the probe.
+    /// Opens the audit log, loads the probe, and gets the brake ready.
     ///
     /// # Errors
-    /// The configuration names a backend that does not work here.
-    pub(super) fn new(config: &Config, dry_run: bool) -> Result<Shared, ProbeError> {
+    /// The configuration names a backend or a brake that does not work here.
+    pub(super) fn new(config: &Config, dry_run: bool) -> anyhow::Result<Shared> {
         let metrics = Arc::new(Metrics::new());
         metrics.config_loaded(wall());
         metrics.pool(config.pool.as_deref());
         metrics.dry_run(dry_run);
         let stop = Arc::new(AtomicBool::new(false));
         let probing = Probing::start(config.probe, stop.clone())?;
+        let braking = Braking::start(config.brake, dry_run, stop.clone())?;
         let backend = backend_of(probing.as_deref());
         metrics.backend(backend.as_str(), probing.is_none() && config.probe != crate::config::ProbeMode::Off);
         let health = Arc::new(Health::new(STALE_AFTER));
@@ -60,8 +68,25 @@ impl Shared {
         });
         let audit = Mutex::new(settings.map(|settings| AuditLog::open(settings, wall)));
         let (audit_failures, holdings) = (AtomicU64::new(0), Mutex::default());
-        let view = View::default();
-        Ok(Shared { metrics, health, probing, view, dry_run, stop, audit, audit_failures, holdings })
+        let (staging, growths) = (Arc::<Staging>::default(), Arc::<Growths>::default());
+        if let Some(probing) = &probing {
+            growths.start(probing.clone(), staging.clone());
+        }
+        Ok(Shared {
+            metrics,
+            health,
+            probing,
+            staging,
+            growths,
+            braking,
+            brakes: Brakes::default(),
+            view: View::default(),
+            dry_run,
+            stop,
+            audit,
+            audit_failures,
+            holdings,
+        })
     }
 
     /// What sees the writes.
@@ -137,6 +162,12 @@ impl Shared {
             self.metrics.lost(LostEvents::Ledger, lost.ledger_full);
             self.metrics.lost(LostEvents::RingBuffer, lost.wakes_dropped);
         }
+    }
+
+    /// Brings the gauges of what is being written, and of what is staged, up to date.
+    pub(super) fn publish_growth(&self) {
+        self.metrics.growth(&self.growths.now());
+        self.metrics.staged(self.staging.staged());
     }
 
     /// Brings the gauges of what lies on a filesystem up to date; `None` when it is no longer watched.

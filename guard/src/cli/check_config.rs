@@ -167,11 +167,41 @@ struct Amount {
 struct KubeletReport {
     /// Empty: its defaults.
     files: Vec<String>,
+    /// Every threshold with where it is written.
+    thresholds: Vec<KubeletThresholdReport>,
     eviction_hard: Vec<String>,
     eviction_soft: Vec<String>,
     eviction_minimum_reclaim: Vec<String>,
     image_gc_high_percent: f64,
     image_gc_low_percent: f64,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct KubeletThresholdReport {
+    /// `evictionHard` or `evictionSoft`.
+    map: &'static str,
+    signal: String,
+    value: String,
+    /// `null` for evictionHard, which has none.
+    grace_period: Option<String>,
+    minimum_reclaim: Option<String>,
+    /// `null`: the kubelet's default.
+    file: Option<String>,
+}
+
+impl KubeletThresholdReport {
+    fn new(map: &'static str, threshold: &KubeletThreshold) -> KubeletThresholdReport {
+        let is_soft = map == "evictionSoft";
+        KubeletThresholdReport {
+            map,
+            signal: threshold.name(),
+            value: threshold.value.display(threshold.signal),
+            grace_period: is_soft.then(|| format_duration(threshold.grace_period)),
+            minimum_reclaim: threshold.minimum_reclaim.map(|value| value.display(threshold.signal)),
+            file: threshold.source.as_ref().map(|file| file.display().to_string()),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -271,7 +301,10 @@ impl From<&KubeletThresholds> for KubeletReport {
             let value = threshold.minimum_reclaim?.display(threshold.signal);
             Some(format!("{}={value}", threshold.name()))
         };
+        let hard = kubelet.hard.iter().map(|it| KubeletThresholdReport::new("evictionHard", it));
+        let softs = kubelet.soft.iter().map(|it| KubeletThresholdReport::new("evictionSoft", it));
         KubeletReport {
+            thresholds: hard.chain(softs).collect(),
             files: kubelet.files.iter().map(|file| file.display().to_string()).collect(),
             eviction_hard: kubelet.hard.iter().map(ToString::to_string).collect(),
             eviction_soft: kubelet.soft.iter().map(soft).collect(),

@@ -1,8 +1,10 @@
 //! The command line: one file per command.
 
+mod brake_helper;
 mod node;
 mod table;
 
+pub mod brake;
 pub mod check_config;
 pub mod doctor;
 pub mod history;
@@ -152,6 +154,11 @@ enum Command {
         #[arg(long, short, default_value = "table", value_name = "FORMAT")]
         output: Output,
     },
+    /// Show, engage or release the brake: refusing those who write checkpoints.
+    Brake(brake::Args),
+    /// Answers the kernel for the brake. The guard starts it.
+    #[command(name = crate::act::brake::fanotify::HELPER_COMMAND, hide = true)]
+    BrakeHelper(brake_helper::Args),
     /// Turn a CheckpointRestoreOperator resource into our configuration.
     ImportOperator(import_operator::Args),
 }
@@ -173,7 +180,9 @@ pub fn main() -> ExitCode {
         Command::Top(args) => top::run(&args, common),
         Command::Doctor(args) => doctor::run(&args, common),
         Command::CheckConfig { args, output } => check_config::run(&args, &common.config, output),
-        Command::Simulate { args, output } => simulate::run(&args, output),
+        Command::Simulate { args, output } => simulate::run(&args, common, output),
+        Command::Brake(args) => brake::run(args, common),
+        Command::BrakeHelper(args) => brake_helper::run(&args),
         Command::ImportOperator(args) => import_operator::run(&args),
     };
     result.unwrap_or_else(|error| {

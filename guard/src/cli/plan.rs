@@ -1,6 +1,9 @@
 //! `checkpoint-guard plan`: what would go and why, what would stay and why.
 
+mod compare;
+
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde::Serialize;
@@ -9,7 +12,9 @@ use crate::agent::clock;
 use crate::cli::{Common, Misconfigured, Output, node, table};
 use crate::config::Config;
 use crate::decide::{self, Request, threshold};
-use crate::model::{Bytes, Level, Observation, Plan, Quantity, Signal, Trigger};
+use crate::model::{
+    Bytes, Inventory, Level, Need, Pattern, Plan, PressurePolicy, Quantity, Signal, States, Trigger,
+};
 use crate::report::record::{API_VERSION, CheckpointRecord};
 
 /// Arguments of `plan`.
@@ -24,6 +29,12 @@ pub struct Args {
     /// Decide as if so much were available: "5%" or "10GiB".
     #[arg(long, value_name = "QUANTITY")]
     assume_available: Option<String>,
+    /// Decide as if every pod of this namespace (a name or a glob) were gone; repeat for more.
+    #[arg(long, value_name = "NAMESPACE", value_parser = Pattern::new)]
+    assume_namespace_gone: Vec<Pattern>,
+    /// Compare with this other configuration, on what lies here now: what one would delete and the other would not.
+    #[arg(long, value_name = "FILE")]
+    with: Option<PathBuf>,
 }
 
 #[derive(Serialize)]
@@ -78,8 +89,18 @@ pub fn run(args: Args, common: &Common) -> anyhow::Result<ExitCode> {
         ),
         None => None,
     };
-    let filesystems: Vec<_> =
-        node::take(&config)?.into_iter().map(|it| decide(&config, it, assumed)).collect();
+    let mut here = node::take(&config)?;
+    for filesystem in &mut here {
+        let seen = &mut filesystem.seen;
+        if let Some(quantity) = assumed {
+            seen.available = Bytes(quantity.resolve(seen.capacity.0).min(seen.capacity.0));
+        }
+        orphan(&mut filesystem.inventory, &args.assume_namespace_gone);
+    }
+    if let Some(other) = &args.with {
+        return compare::run(&here, (&common.config, &config), other, common.pool(), args.output);
+    }
+    let filesystems: Vec<_> = here.iter().map(|it| Filesystem::new(&config, it)).collect();
     let unreachable = filesystems.iter().any(|it| it.shortfall_bytes > 0);
     let mut out = std::io::stdout().lock();
     match args.output {
@@ -97,35 +118,54 @@ pub fn run(args: Args, common: &Common) -> anyhow::Result<ExitCode> {
     Ok(if unreachable { ExitCode::from(crate::cli::UNREACHED) } else { ExitCode::SUCCESS })
 }
 
-/// What the daemon would do with this filesystem: pressure first, then retention on what is left.
-fn decide(config: &Config, it: node::Filesystem, assumed: Option<Quantity>) -> Filesystem {
+/// Marks the checkpoints of the namespaces that `gone` covers as orphans. Of a doubtful identity every reading must be
+/// covered: nobody's pod is gone because somebody else's is.
+fn orphan(inventory: &mut Inventory, gone: &[Pattern]) {
+    let is_gone = |namespace: &str| gone.iter().any(|pattern| pattern.matches(namespace));
+    for checkpoint in &mut inventory.checkpoints {
+        if checkpoint.identity.readings().all(|owner| owner.namespace.as_deref().is_some_and(is_gone)) {
+            checkpoint.states |= States::ORPHAN;
+        }
+    }
+}
+
+/// What a configuration makes of a filesystem.
+struct Decision {
+    level: Level,
+    need: Need,
+    plan: Plan,
+}
+
+/// What the daemon would do: make room when a threshold is crossed, as if every grace period had run out; else keep the
+/// retention rules.
+fn decide(config: &Config, thresholds: &PressurePolicy, it: &node::Filesystem) -> Decision {
     let now = clock::wall();
-    let seen = match assumed {
-        Some(quantity) => Observation {
-            available: Bytes(quantity.resolve(it.seen.capacity.0).min(it.seen.capacity.0)),
-            ..it.seen
-        },
-        None => it.seen,
-    };
-    let level = threshold::level_of(&it.thresholds, &seen);
-    let need = threshold::missing(&it.thresholds, level, &seen);
+    let level = threshold::level_of(thresholds, &it.seen);
+    let need = threshold::missing(thresholds, level, &it.seen);
     let plan = if need.is_met() {
         decide::retention(&it.inventory, &config.policy, now)
     } else {
         let request = Request { need, trigger: Trigger::Pressure(level) };
         decide::plan(&it.inventory, &request, &config.policy, now)
     };
-    let records = node::records(&it.inventory, &config.policy, now);
-    Filesystem {
-        directories: it.directories(),
-        filesystem: it.name().display().to_string(),
-        level,
-        available_bytes: seen.available.0,
-        size_bytes: seen.capacity.0,
-        target_bytes: (seen.available + need.bytes).0,
-        shortfall_bytes: plan.shortfall.bytes.0,
-        delete: doomed(&plan, &records),
-        spare: spared(&plan, &records),
+    Decision { level, need, plan }
+}
+
+impl Filesystem {
+    fn new(config: &Config, it: &node::Filesystem) -> Filesystem {
+        let Decision { level, need, plan } = decide(config, &it.thresholds, it);
+        let records = node::records(&it.inventory, &config.policy, clock::wall());
+        Filesystem {
+            directories: it.directories(),
+            filesystem: it.name().display().to_string(),
+            level,
+            available_bytes: it.seen.available.0,
+            size_bytes: it.seen.capacity.0,
+            target_bytes: (it.seen.available + need.bytes).0,
+            shortfall_bytes: plan.shortfall.bytes.0,
+            delete: doomed(&plan, &records),
+            spare: spared(&plan, &records),
+        }
     }
 }
 
@@ -167,14 +207,6 @@ fn print(out: &mut impl std::io::Write, it: &Filesystem) -> std::io::Result<()> 
     if it.shortfall_bytes > 0 {
         writeln!(out, "cannot be reached: {} would still be missing", Bytes(it.shortfall_bytes))?;
     }
-    let owner = |it: &CheckpointRecord| {
-        let part = |part: &Option<String>| part.clone().unwrap_or_else(|| "?".to_owned());
-        format!("{}/{}/{}", part(&it.namespace), part(&it.pod), it.container.as_deref().unwrap_or("-"))
-    };
-    let row = |first: String, it: &CheckpointRecord, reason: &str| {
-        let size = Bytes(it.size_bytes).to_string();
-        vec![first, owner(it), table::age(it.age_seconds), size, reason.to_owned()]
-    };
     if !it.delete.is_empty() {
         let mut rows = table::new(vec!["DELETE", "CHECKPOINT OF", "AGE", "SIZE", "BECAUSE"]);
         for doomed in &it.delete {
@@ -190,4 +222,12 @@ fn print(out: &mut impl std::io::Write, it: &Filesystem) -> std::io::Result<()> 
         writeln!(out, "\n{rows}")?;
     }
     writeln!(out)
+}
+
+/// One checkpoint in a table: something, whose, how old, how large, why.
+fn row(first: String, it: &CheckpointRecord, reason: &str) -> Vec<String> {
+    let part = |part: &Option<String>| part.clone().unwrap_or_else(|| "?".to_owned());
+    let owner =
+        format!("{}/{}/{}", part(&it.namespace), part(&it.pod), it.container.as_deref().unwrap_or("-"));
+    vec![first, owner, table::age(it.age_seconds), Bytes(it.size_bytes).to_string(), reason.to_owned()]
 }

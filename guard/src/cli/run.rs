@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use crate::agent::{self, Options};
 use crate::cli::{Common, Misconfigured, node};
-use crate::config::{ASSUMED_WRITE_SPEED, BrakeMode, Config, ConfigFile, KubernetesMode, ProbeMode};
+use crate::config::{ASSUMED_WRITE_SPEED, Config, ConfigFile, KubernetesMode, ProbeMode};
 use crate::observe::filesystem::observe;
 use crate::report::logging;
 
@@ -48,9 +48,6 @@ fn refuse_what_is_not_built(config: &Config) -> anyhow::Result<()> {
         let message = format!("{key}: this version has none of that; write {accepted}");
         Err(Misconfigured::new(message).into())
     };
-    if matches!(config.brake, BrakeMode::Lsm | BrakeMode::Fanotify) {
-        return refuse("brake.mode", "\"auto\" or \"off\": writes are not refused yet");
-    }
     if matches!(config.probe, ProbeMode::Fexit | ProbeMode::Kprobe) {
         return refuse("probe.mode", "\"auto\", \"raw-tracepoint\" or \"off\"");
     }

@@ -1,5 +1,8 @@
 //! `checkpoint-guard simulate`: what a policy would have kept, deleted and lost.
 
+mod contestant;
+mod show;
+
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Write};
 use std::path::PathBuf;
@@ -7,15 +10,18 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Context;
-use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
-use crate::cli::Output;
-use crate::model::{Bytes, OrderKey, Policy};
+use crate::cli::{Common, Output};
+use crate::model::OrderKey;
 use crate::simulate::fleet::{FLEETS, Fleet};
-use crate::simulate::{Chooser, Outcome, replay, sample_policy, trace, trace::Trace};
+use crate::simulate::{Chooser, Outcome, replay, trace, trace::Trace};
+use contestant::Contestant;
 
-/// Replays what happens to nodes through the real decisions, with simulated time, and compares orders.
+/// Replays what happens to nodes through the real decisions, with simulated time, and compares orders or configurations.
+///
+/// The policy is that of --config (or of the default file, where there is one) and --pool, else the defaults with the
+/// protections ci-* 5 and incident-* 90.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// A fleet to generate: steady, ci-bursts, gpu, forensic, noisy-neighbour, slow-foreign-growth, or all
@@ -33,10 +39,16 @@ pub struct Args {
     /// Equal seeds give equal fleets
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// An order to try, as in eviction.order ("superseded,oldest"); repeat to compare. Without: the default, the same
-    /// less fair-share, oldest alone, largest alone, smallest-loss alone
+    /// An order to try, as in eviction.order ("superseded,oldest"); repeat to compare. Without: the configured one, the
+    /// default, the same less fair-share, oldest alone, largest alone, smallest-loss alone
     #[arg(long, value_name = "KEYS", value_parser = order)]
     order: Vec<Order>,
+    /// Another configuration to compare with, instead of other orders; repeat for more
+    #[arg(long, value_name = "FILE", conflicts_with = "order")]
+    with: Vec<PathBuf>,
+    /// Print the table as Markdown, as docs/DECISIONS.md has it
+    #[arg(long)]
+    markdown: bool,
     /// Write the generated traces to this file and replay nothing
     #[arg(long, value_name = "FILE", conflicts_with = "trace")]
     write: Option<PathBuf>,
@@ -69,30 +81,21 @@ fn order(text: &str) -> Result<Order, String> {
     Ok(Order { name: text.to_owned(), keys })
 }
 
-/// The orders that are compared when nobody names any.
-fn usual_orders() -> Vec<Order> {
-    let without_fair_share = OrderKey::DEFAULT.into_iter().filter(|key| *key != OrderKey::FairShare);
-    vec![
-        Order { name: "default".into(), keys: OrderKey::DEFAULT.to_vec() },
-        Order { name: "default less fair-share".into(), keys: without_fair_share.collect() },
-        Order { name: "oldest".into(), keys: vec![OrderKey::Oldest] },
-        Order { name: "largest".into(), keys: vec![OrderKey::Largest] },
-        Order { name: "smallest-loss".into(), keys: vec![OrderKey::SmallestLoss] },
-    ]
-}
-
 /// Runs it.
-pub fn run(args: &Args, output: Output) -> anyhow::Result<ExitCode> {
+pub fn run(args: &Args, common: &Common, output: Output) -> anyhow::Result<ExitCode> {
     let sources = sources(args)?;
     if let Some(path) = &args.write {
         write(args, &sources, path)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let orders = if args.order.is_empty() { usual_orders() } else { args.order.clone() };
-    let results: Vec<Comparison> = sources.iter().flat_map(|source| compare(args, source, &orders)).collect();
+    let contestants = contestant::choose(args, common)?;
+    let results: Vec<Comparison> =
+        sources.iter().flat_map(|source| compare(args, source, &contestants)).collect();
+    let mut out = std::io::stdout().lock();
     match output {
-        Output::Table => print_table(&results)?,
-        Output::Json => print_json(&results)?,
+        Output::Json => show::json(&mut out, &results)?,
+        Output::Table if args.markdown => show::markdown(&mut out, &results)?,
+        Output::Table => show::table(&mut out, &results)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -164,18 +167,10 @@ struct Comparison {
     outcome: Outcome,
 }
 
-fn compare(args: &Args, source: &Source, orders: &[Order]) -> Vec<Comparison> {
-    let policies: Vec<Policy> = orders
-        .iter()
-        .map(|order| {
-            let mut policy = sample_policy();
-            policy.eviction.order = order.keys.clone();
-            policy
-        })
-        .collect();
-    let outcomes = replay_all(args, source, &policies);
+fn compare(args: &Args, source: &Source, contestants: &[Contestant]) -> Vec<Comparison> {
+    let outcomes = replay_all(args, source, contestants);
     let best = outcomes.iter().max_by_key(|outcome| outcome.value_served).copied().unwrap_or_default();
-    let names = orders.iter().map(|order| order.name.as_str()).chain(["(knowing the future)"]);
+    let names = contestants.iter().map(Contestant::name).chain(["(knowing the future)"]);
     names
         .zip(outcomes)
         .map(|(order, outcome)| Comparison {
@@ -191,19 +186,21 @@ fn compare(args: &Args, source: &Source, orders: &[Order]) -> Vec<Comparison> {
 
 /// Every node under every policy, and once more for somebody who knows the future; by as many threads as there are
 /// processors. Sums do not depend on which thread did what.
-fn replay_all(args: &Args, source: &Source, policies: &[Policy]) -> Vec<Outcome> {
+fn replay_all(args: &Args, source: &Source, contestants: &[Contestant]) -> Vec<Outcome> {
     let next = AtomicU64::new(0);
     let work = || {
-        let mut sums = vec![Outcome::default(); policies.len() + 1];
+        let mut sums = vec![Outcome::default(); contestants.len() + 1];
         loop {
             let node = next.fetch_add(1, Ordering::Relaxed);
             if node >= source.count(args) {
                 return sums;
             }
             let trace = source.node(args, node);
-            let foreseen = sample_policy();
+            let policies: Vec<_> = contestants.iter().map(|it| it.policy_on(trace.capacity)).collect();
             let guards = policies.iter().map(|policy| replay(&trace, policy, Chooser::Guard));
-            let outcomes = guards.chain([replay(&trace, &foreseen, Chooser::Clairvoyant)]);
+            // With the thresholds of the first: whoever knows the future needs no other rule.
+            let foreseen = policies.first().map(|policy| replay(&trace, policy, Chooser::Clairvoyant));
+            let outcomes = guards.chain(foreseen);
             for (sum, outcome) in sums.iter_mut().zip(outcomes) {
                 *sum = sum.plus(outcome);
             }
@@ -212,7 +209,7 @@ fn replay_all(args: &Args, source: &Source, policies: &[Policy]) -> Vec<Outcome>
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        let mut sums = vec![Outcome::default(); policies.len() + 1];
+        let mut sums = vec![Outcome::default(); contestants.len() + 1];
         for worker in workers {
             let part = worker.join().expect("replaying does not panic");
             for (sum, part) in sums.iter_mut().zip(part) {
@@ -221,58 +218,6 @@ fn replay_all(args: &Args, source: &Source, policies: &[Policy]) -> Vec<Outcome>
         }
         sums
     })
-}
-
-fn print_table(results: &[Comparison]) -> anyhow::Result<()> {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header([
-        "FLEET",
-        "ORDER",
-        "VALUE KEPT",
-        "DELETED",
-        "PER NEEDED",
-        "STARVED",
-        "SURVIVED",
-        "REFUSED",
-        "MISSED",
-    ]);
-    for result in results {
-        let outcome = &result.outcome;
-        table.add_row([
-            result.fleet.clone(),
-            result.order.clone(),
-            format!("{:.1} %", result.value_kept * 100.0),
-            Bytes(outcome.deleted_bytes).to_string(),
-            format!("{:.3}", result.bytes_deleted),
-            outcome.starved.to_string(),
-            outcome.survived.to_string(),
-            outcome.refused.to_string(),
-            outcome.unreachable.to_string(),
-        ]);
-    }
-    for column in table.column_iter_mut().skip(2) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    let mut output = std::io::stdout().lock();
-    writeln!(output, "{}", table.trim_fmt())?;
-    writeln!(
-        output,
-        "\nVALUE KEPT: restores that found their checkpoint, by worth, against the best column.\n\
-         PER NEEDED: bytes deleted for each that had to be. STARVED: namespaces that lost their last checkpoint.\n\
-         REFUSED: arrivals that hit ENOSPC. MISSED: plans that could not reach their target."
-    )?;
-    Ok(())
-}
-
-fn print_json(results: &[Comparison]) -> anyhow::Result<()> {
-    let document = serde_json::json!({
-        "apiVersion": "checkpoint-guard/v1",
-        "kind": "Simulation",
-        "items": results,
-    });
-    writeln!(std::io::stdout().lock(), "{}", serde_json::to_string_pretty(&document)?)?;
-    Ok(())
 }
 
 #[cfg(test)]
@@ -297,7 +242,8 @@ mod tests {
         write(&fleet, &sources(&fleet).unwrap(), &path).unwrap();
         let file = args(&format!("simulate --trace {}", path.display()));
         let outcomes = |args: &Args| {
-            let compared = compare(args, &sources(args).unwrap()[0], &fleet.order);
+            let contestants = contestant::orders(&fleet.order);
+            let compared = compare(args, &sources(args).unwrap()[0], &contestants);
             compared.into_iter().map(|one| (one.order, one.outcome)).collect::<Vec<_>>()
         };
         assert_eq!(outcomes(&fleet), outcomes(&file));
@@ -310,7 +256,7 @@ mod tests {
         let path = directory.path().join("empty.jsonl");
         std::fs::write(&path, "\n").unwrap();
         let args = args(&format!("simulate --trace {}", path.display()));
-        let error = run(&args, Output::Table).unwrap_err().to_string();
+        let error = sources(&args).err().expect("it holds no node").to_string();
         assert!(error.contains("empty.jsonl holds no node"), "{error}");
     }
 

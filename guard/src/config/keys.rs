@@ -154,7 +154,7 @@ pub const KEYS: &[Key] = &[
     key(
         "eviction.order",
         "a list of order keys",
-        "[\"incomplete\", \"least-protected\", \"orphan\", \"superseded\", \"oldest\", \"largest\"]",
+        "[\"incomplete\", \"least-protected\", \"orphan\", \"superseded\", \"fair-share\", \"oldest\", \"largest\"]",
         "Who goes first. The first key that tells two checkpoints apart decides.",
         "",
     ),
@@ -169,21 +169,22 @@ pub const KEYS: &[Key] = &[
         "eviction.min-age",
         "a duration",
         "\"2m\"",
-        "Younger ones are spared, but not at critical.",
+        "Younger ones are spared; at critical they go last.",
         "none is spared for its youth",
     ),
     key(
         "eviction.keep-last",
         "a whole number",
         "1",
-        "The newest so many complete ones of each container are spared, but not at critical.",
+        "The newest so many complete ones of each container are spared; at critical they go last.",
         "none is spared for being the last",
     ),
     key(
         "eviction.keep-together",
-        "`true`, `false`",
-        "false",
-        "Checkpoints that need each other (a pre-checkpoint and its successors) are kept or dropped as a whole.",
+        "`\"chains\"`, `\"containers\"`, `false`",
+        "\"chains\"",
+        "Which checkpoints are kept or dropped as a whole: those that need each other (a pre-checkpoint and what builds on \
+         it); all of one container, as a forensic series; none. See below.",
         "",
     ),
     key(
@@ -241,11 +242,21 @@ pub const KEYS: &[Key] = &[
         "",
     ),
     key(
+        "staging.ahead",
+        "bytes, a percentage, a list of them, `false`",
+        "\"25%\"",
+        "How much room at most is made ahead for archives that are on their way. An engine fills a directory of layout \
+         `staging` before it writes the archive, which will be about as large; so the room for it is made while there is \
+         time. `false`: staging directories are only watched.",
+        "no room is made ahead",
+    ),
+    key(
         "brake.mode",
         "`\"auto\"`, `\"lsm\"`, `\"fanotify\"`, `\"off\"`",
         "\"auto\"",
-        "How writes into the directories are refused at critical when nothing more may be deleted. Not built yet: `auto` \
-         does nothing, and a named mode is an error at the start.",
+        "How writes into the directories are refused at critical when nothing more may be deleted (docs/BRAKE.md). `auto`: BPF \
+         LSM where it works, else fanotify, else none, which is said. A named mode that does not work is an error at the \
+         start; another mode takes effect with the next start, `off` at once.",
         "",
     ),
     key(
@@ -315,6 +326,24 @@ pub const KEYS: &[Key] = &[
         "4",
         "So many rotated files are kept beside the current one.",
         "only the current one",
+    ),
+    key(
+        "sandbox.mode",
+        "`\"auto\"`, `\"off\"`",
+        "\"auto\"",
+        "Whether the daemon limits itself, for good, before it opens an archive: capabilities, no_new_privs, Landlock, \
+         seccomp, as far as the kernel has them (docs/SECURITY.md).",
+        "",
+    ),
+    key(
+        "sandbox.reach",
+        "`\"parents\"`, `\"directories\"`",
+        "\"parents\"",
+        "Where Landlock lets checkpoints be read and deleted: below the parents of the directories, so that one may \
+         appear, be replaced or be mounted over later; or below the directories as they are at the start only, and \
+         then a restart is needed for that. A directory beyond reach that a changed configuration adds makes it \
+         invalid until the next start.",
+        "",
     ),
     key(
         "pool.*.extends",

@@ -42,10 +42,27 @@ impl KubeletThresholds {
         }
         merged.default_eviction_hard();
         if let Some(directory) = drop_ins {
+            if merged.is_answer {
+                // Laid over it again, they would win over the flags that had won over them.
+                let problem =
+                    "/configz has answered with its drop-ins merged already; leave kubelet-config-dir out";
+                return Err(KubeletError::Refused {
+                    key: format!("{}", directory.display()),
+                    problem: problem.to_owned(),
+                });
+            }
             for path in conf_files(directory)? {
                 merged.merge(&path, &read(&path)?)?;
             }
         }
+        merged.finish()
+    }
+
+    /// The same of one file's text; `path` is for messages.
+    pub fn parse(text: &str, path: &Path) -> Result<KubeletThresholds, KubeletError> {
+        let mut merged = Merged::default();
+        merged.merge(path, text)?;
+        merged.default_eviction_hard();
         merged.finish()
     }
 }
@@ -106,6 +123,8 @@ struct Merged {
     image_gc_high: Option<u16>,
     image_gc_low: Option<u16>,
     files: Vec<PathBuf>,
+    /// What a running kubelet answered: everything it goes by, flags and drop-ins too.
+    is_answer: bool,
 }
 
 impl Merged {
@@ -119,6 +138,7 @@ impl Merged {
         };
         if let Some(inner) = document.kubeletconfig.take() {
             document = *inner;
+            self.is_answer = true;
         }
         if let Some(kind) = &document.kind
             && kind != "KubeletConfiguration"

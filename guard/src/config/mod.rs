@@ -39,10 +39,10 @@ pub use read::Setting;
 pub use reload::Reload;
 pub use surroundings::{
     AuditConfig, BrakeMode, DirectoryConfig, KubernetesConfig, KubernetesMode, Layout, MetricsConfig,
-    ProbeMode, SocketConfig,
+    ProbeMode, SandboxConfig, SandboxMode, SandboxReach, SocketConfig,
 };
 
-use crate::model::{Bytes, Level, Observation, Policy, PressurePolicy, Signal};
+use crate::model::{Amount, Bytes, Level, Observation, Policy, PressurePolicy, Signal};
 use raw::Raw;
 use read::Reader;
 
@@ -64,6 +64,8 @@ pub struct Config {
     pub auto: Vec<(Level, Signal)>,
     /// The kubelet's thresholds; `None`: no kubelet, or none that we know of.
     pub kubelet: Option<KubeletThresholds>,
+    /// How much room at most is made ahead for archives on their way; `None`: none is.
+    pub staging_ahead: Option<Amount>,
     /// How writes are refused.
     pub brake: BrakeMode,
     /// How writes are seen.
@@ -76,9 +78,18 @@ pub struct Config {
     pub socket: SocketConfig,
     /// The audit log.
     pub audit: AuditConfig,
+    /// How the daemon limits itself.
+    pub sandbox: SandboxConfig,
 }
 
 impl Config {
+    /// The directory that archives are expected in: the first of layout `archives`, else the first pod checkpoints are
+    /// in. `None`: there are staging directories only.
+    pub fn destination(&self) -> Option<&DirectoryConfig> {
+        let of = |layout| self.directories.iter().find(move |directory| directory.layout == layout);
+        of(Layout::Archives).or_else(|| of(Layout::PodCheckpoints))
+    }
+
     /// The thresholds on this filesystem: `auto` ones resolved for its size and `write_speed` (bytes per second,
     /// the most that was measured, else [`ASSUMED_WRITE_SPEED`]).
     pub fn pressure_on(&self, filesystem: &Observation, write_speed: Bytes) -> PressurePolicy {
@@ -240,12 +251,14 @@ fn effective(pool: Option<&str>, values: &Raw, file: &Arc<Path>, problems: &mut 
         policy,
         auto,
         kubelet,
+        staging_ahead: surroundings::staging_ahead(&mut reader),
         brake: surroundings::brake(&mut reader),
         probe: surroundings::probe(&mut reader),
         kubernetes: surroundings::kubernetes(&mut reader),
         metrics: surroundings::metrics(&mut reader),
         socket: surroundings::socket(&mut reader),
         audit: surroundings::audit(&mut reader),
+        sandbox: surroundings::sandbox(&mut reader),
     };
     problems.append(&mut reader.problems);
     notes.sort();

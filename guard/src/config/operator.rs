@@ -120,7 +120,7 @@ pub fn import_operator(yaml: &str) -> Result<String, ImportError> {
         text.push_str(written);
         text.push('\n');
     };
-    line(&format!("# From the CheckpointRestoreOperator {name}."));
+    line(&format!("# From the CheckpointRestoreOperator {}.", in_comment(&name)));
     line("#");
     for remark in REMARKS {
         line(remark);
@@ -130,7 +130,7 @@ pub fn import_operator(yaml: &str) -> Result<String, ImportError> {
         _ => line("# applyPoliciesImmediately was false: here a changed policy is applied at once."),
     }
     for unknown in spec.unknown.keys() {
-        line(&format!("# Not understood and left out: spec.{unknown}"));
+        line(&format!("# Not understood and left out: spec.{}", in_comment(unknown)));
     }
     let directory = spec.checkpoint_directory.as_deref().filter(|path| !path.is_empty());
     line("\n[[directory]]");
@@ -139,6 +139,17 @@ pub fn import_operator(yaml: &str) -> Result<String, ImportError> {
         text.push_str(&rule);
     }
     Ok(text)
+}
+
+/// `text` on one line: whoever wrote the resource chooses names, and a line break in one must not end the comment.
+fn in_comment(text: &str) -> String {
+    text.chars().fold(String::with_capacity(text.len()), |mut line, c| {
+        match c {
+            c if c.is_control() => line.extend(c.escape_default()),
+            c => line.push(c),
+        }
+        line
+    })
 }
 
 /// The one resource, and `namespace/name`.
@@ -330,15 +341,29 @@ impl Rule {
             .extend(unknown.keys().map(|field| format!("Not understood and left out: {at}.{field}")));
     }
 
+    /// The widest scope that it is about the whole of.
+    fn scope(&self) -> usize {
+        SCOPES.len() - self.owner.len()
+    }
+
     /// As TOML. The operator applies the most specific policy alone, where ours go field by field: what a less
     /// specific rule in `before` limits and this one does not is said to be unlimited.
     fn to_toml(&self, before: &[Rule]) -> String {
         let mut text = String::from("\n");
         for comment in &self.comments {
-            let _ = writeln!(text, "# {comment}");
+            let _ = writeln!(text, "# {}", in_comment(comment));
         }
         if self.owner.is_empty() {
             return text;
+        }
+        let has = |rule: &Rule, scope: usize| {
+            rule.max_count[scope].is_some() || rule.max_total_size[scope].is_some()
+        };
+        if (self.scope() + 1..SCOPES.len()).any(|scope| before.iter().any(|rule| has(rule, scope))) {
+            text.push_str(
+                "# What its namespace or pod may hold as a whole stays in force and counts these too; the operator looks \
+                 at this policy alone.\n",
+            );
         }
         text.push_str("[[retention]]\n");
         for (key, value) in &self.owner {
@@ -349,8 +374,9 @@ impl Rule {
             own => own,
         };
         let scopes = |of: &dyn Fn(&Rule, usize) -> Option<String>| {
+            // What a whole pod or namespace may hold is not for a rule about a part of it to lift.
             let entry = |(scope, key): (usize, &&str)| {
-                let inherited = before.iter().any(|rule| of(rule, scope).is_some());
+                let inherited = scope <= self.scope() && before.iter().any(|rule| of(rule, scope).is_some());
                 limit(of(self, scope), inherited).map(|value| format!("{key} = {value}"))
             };
             SCOPES.iter().enumerate().filter_map(entry).collect::<Vec<_>>().join(", ")

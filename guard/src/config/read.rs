@@ -9,7 +9,7 @@ use super::duration::parse_duration;
 use super::keys;
 use super::problem::{Origin, Place, Problem, did_you_mean};
 use super::raw::{Raw, Value};
-use crate::model::{Amount, Bytes, Pattern, Protection, Quantity, Signal};
+use crate::model::{Amount, Bytes, Max, Pattern, Protection, Quantity, Signal};
 
 /// One effective value and where it came from, for `check-config`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -164,14 +164,13 @@ pub(super) fn bytes(raw: &Raw) -> Result<Bytes, String> {
     }
 }
 
-/// `"unlimited"`, which the rules carry as the largest value there is, or what `read` accepts.
+/// `"unlimited"`, or what `read` accepts.
 pub(super) fn or_unlimited<T>(
-    unlimited: T,
     read: impl Fn(&Raw) -> Result<T, String>,
-) -> impl FnOnce(&Raw) -> Result<T, String> {
+) -> impl Fn(&Raw) -> Result<Max<T>, String> {
     move |raw| match &raw.value {
-        Value::Text(text) if text == "unlimited" => Ok(unlimited),
-        _ => read(raw).map_err(|message| format!("{message}; or \"unlimited\"")),
+        Value::Text(text) if text == "unlimited" => Ok(Max::Unlimited),
+        _ => read(raw).map(Max::At).map_err(|message| format!("{message}; or \"unlimited\"")),
     }
 }
 

@@ -1,11 +1,9 @@
 //! `[eviction]`, `[protection]` and `[[retention]]`: whom to take, whom to spare, what to keep.
 
-use std::time::Duration;
-
 use super::raw::{Raw, Value, quote_key};
 use super::read::{self, Reader};
 use crate::model::{
-    Bytes, EvictionPolicy, Limits, OrderKey, OwnerPattern, Pattern, Protection, ProtectionPolicy,
+    EvictionPolicy, KeepTogether, Limits, OrderKey, OwnerPattern, Pattern, Protection, ProtectionPolicy,
     ProtectionRule, RetentionRule,
 };
 
@@ -16,7 +14,17 @@ pub(super) fn eviction(reader: &mut Reader<'_>) -> EvictionPolicy {
         age_bucket: reader.value("eviction.age-bucket", read::duration).unwrap_or_default(),
         min_age: reader.value("eviction.min-age", read::duration).unwrap_or_default(),
         keep_last: reader.value("eviction.keep-last", read::count).unwrap_or_default(),
-        keep_together: reader.value("eviction.keep-together", read::truth).unwrap_or_default(),
+        keep_together: reader.value("eviction.keep-together", keep_together).unwrap_or_default(),
+    }
+}
+
+fn keep_together(raw: &Raw) -> Result<KeepTogether, String> {
+    match &raw.value {
+        Value::Truth(true) => Ok(KeepTogether::Chains),
+        _ if read::is_off(raw) => Ok(KeepTogether::Off),
+        Value::Text(text) if text == "chains" => Ok(KeepTogether::Chains),
+        Value::Text(text) if text == "containers" => Ok(KeepTogether::Containers),
+        other => Err(format!("{other} is not accepted; write \"chains\", \"containers\" or false")),
     }
 }
 
@@ -78,11 +86,12 @@ fn retention_rule(reader: &mut Reader<'_>, index: usize, raw: &Raw) -> Retention
     if !limits.iter().any(|limit| raw.get(limit).is_some()) {
         reader.problem(raw, &key, format!("limits nothing; write one of {}", limits.join(", ")));
     }
-    let count = |raw: &Raw| read::or_unlimited(u32::MAX, read::count)(raw);
-    let size = |raw: &Raw| read::or_unlimited(Bytes(u64::MAX), read::bytes)(raw);
-    let age = |raw: &Raw| read::or_unlimited(Duration::MAX, read::duration)(raw);
-    let max_count = scopes(reader, raw, (&key, "max-count"), count);
-    let max_total_size = scopes(reader, raw, (&key, "max-total-size"), size);
+    narrowed(reader, raw, &key, &owner);
+    let count = read::or_unlimited(read::count);
+    let size = read::or_unlimited(read::bytes);
+    let age = read::or_unlimited(read::duration);
+    let max_count = scopes(reader, raw, (&key, "max-count"), &count);
+    let max_total_size = scopes(reader, raw, (&key, "max-total-size"), &size);
     RetentionRule {
         owner,
         max_count,
@@ -91,6 +100,30 @@ fn retention_rule(reader: &mut Reader<'_>, index: usize, raw: &Raw) -> Retention
         max_age: reader.member(raw, (&key, SCHEMA, "max-age"), age),
         retain_orphans: reader.member(raw, (&key, SCHEMA, "retain-orphans"), read::truth),
         source: source(raw, format!("{key} {described}").trim_end()),
+    }
+}
+
+/// Refuses a limit on the whole of something that the rule is about a part of only: what a namespace may hold cannot
+/// depend on which of its pods is looked at.
+fn narrowed(reader: &mut Reader<'_>, raw: &Raw, key: &str, owner: &OwnerPattern) {
+    let narrows = |part: &Option<Pattern>| part.as_ref().is_some_and(|pattern| pattern.as_str() != "*");
+    let (by_pod, by_container) = (narrows(&owner.pod), narrows(&owner.container));
+    let scopes = [
+        ("namespace", "pod", by_pod),
+        ("namespace", "container", by_container),
+        ("pod", "container", by_container),
+    ];
+    for (scope, part, is_narrowed) in scopes {
+        for limit in ["max-count", "max-total-size"] {
+            let name = format!("{limit}.{scope}");
+            if let Some(limit) = raw.find(&name).filter(|_| is_narrowed) {
+                let message = format!(
+                    "limits what a {scope} holds together, but the rule is about one {part} of it; write it in a rule \
+                     without {part}"
+                );
+                reader.problem(limit, &format!("{key}.{name}"), message);
+            }
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::raw::{Raw, Value};
 use super::read::{self, Reader};
-use crate::model::Bytes;
+use crate::model::{Amount, Bytes, Signal};
 
 /// What a directory holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -144,6 +144,10 @@ pub struct AuditConfig {
     pub keep: u32,
 }
 
+pub(super) fn staging_ahead(reader: &mut Reader<'_>) -> Option<Amount> {
+    reader.value("staging.ahead", read::or_off(|raw| read::amount(raw, Signal::Available))).flatten()
+}
+
 /// xfs takes multiples of its blocks, which have at most 64 KiB.
 fn extent_size(raw: &Raw) -> Result<Bytes, String> {
     const STEP: Bytes = Bytes(64 << 10);
@@ -154,6 +158,33 @@ fn extent_size(raw: &Raw) -> Result<Bytes, String> {
             "{size} is not accepted; write a multiple of 64 KiB up to 1 GiB such as \"1MiB\", or false"
         )),
     }
+}
+
+/// Whether the daemon limits itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SandboxMode {
+    /// As far as the kernel can.
+    Auto,
+    /// Not at all.
+    Off,
+}
+
+/// Below which paths Landlock lets checkpoints be read and deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SandboxReach {
+    /// The parents of the configured directories: one may appear, be replaced or be mounted over later.
+    Parents,
+    /// The directories as they are at the start. Whatever takes the place of one needs a restart.
+    Directories,
+}
+
+/// `[sandbox]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SandboxConfig {
+    /// Whether there is one.
+    pub mode: SandboxMode,
+    /// How far it reaches.
+    pub reach: SandboxReach,
 }
 
 pub(super) fn directories(reader: &mut Reader<'_>) -> Vec<DirectoryConfig> {
@@ -262,6 +293,15 @@ pub(super) fn socket(reader: &mut Reader<'_>) -> SocketConfig {
         path => Ok(path),
     };
     SocketConfig { path: reader.value("socket.path", read::or_off(path)).flatten() }
+}
+
+pub(super) fn sandbox(reader: &mut Reader<'_>) -> SandboxConfig {
+    let modes = [("auto", SandboxMode::Auto), ("off", SandboxMode::Off)];
+    let reaches = [("parents", SandboxReach::Parents), ("directories", SandboxReach::Directories)];
+    SandboxConfig {
+        mode: reader.value("sandbox.mode", read::one_of(&modes)).unwrap_or(SandboxMode::Auto),
+        reach: reader.value("sandbox.reach", read::one_of(&reaches)).unwrap_or(SandboxReach::Parents),
+    }
 }
 
 pub(super) fn audit(reader: &mut Reader<'_>) -> AuditConfig {

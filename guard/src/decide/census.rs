@@ -36,6 +36,8 @@ bitflags::bitflags! {
 pub struct Census<'a> {
     inventory: &'a Inventory,
     now: Timestamp,
+    /// `now` in nanoseconds.
+    present: i64,
     parties: Vec<Party<'a>>,
     facts: Vec<Facts>,
     extremes: Extremes,
@@ -115,18 +117,20 @@ impl<'a> Census<'a> {
             }
         });
         let facts = facts.collect();
-        let mut census = Census { inventory, now, parties: registry.parties, facts, extremes };
+        let mut census = Census { inventory, now, present, parties: registry.parties, facts, extremes };
         census.find_newest(policy.eviction.keep_last as usize);
         census.find_superseded(&registry.certain);
         census
     }
 
     /// How many checkpoints there are.
+    #[inline]
     pub(crate) fn len(&self) -> u32 {
         self.facts.len() as u32
     }
 
     /// What follows of the checkpoint at `index`.
+    #[inline]
     pub fn follows(&self, index: u32) -> Follows {
         self.facts[index as usize].follows
     }
@@ -137,21 +141,25 @@ impl<'a> Census<'a> {
     }
 
     /// What was observed of it.
+    #[inline]
     pub(crate) fn states(&self, index: u32) -> States {
         self.facts[index as usize].states
     }
 
     /// How much it is worth keeping.
+    #[inline]
     pub fn protection(&self, index: u32) -> Protection {
         self.facts[index as usize].protection
     }
 
     /// Whose it is.
+    #[inline]
     pub fn party(&self, index: u32) -> &Party<'a> {
         &self.parties[self.party_index(index)]
     }
 
     /// Index of whose it is, for tables beside [`Census::parties`].
+    #[inline]
     pub fn party_index(&self, index: u32) -> usize {
         self.facts[index as usize].party as usize
     }
@@ -163,16 +171,24 @@ impl<'a> Census<'a> {
 
     /// How old it is, as [`Checkpoint::age`] says.
     pub fn age(&self, index: u32) -> Duration {
-        Duration::from_nanos(nanoseconds(self.now).saturating_sub(self.instant(index)).max(0).unsigned_abs())
+        Duration::from_nanos(self.nanoseconds_since(self.instant(index)))
+    }
+
+    /// How long ago `instant` was; zero when it lies in the future.
+    #[inline]
+    pub(crate) fn nanoseconds_since(&self, instant: i64) -> u64 {
+        self.present.saturating_sub(instant).max(0).unsigned_abs()
     }
 
     /// What deleting it frees.
+    #[inline]
     pub(crate) fn gain(&self, index: u32) -> Need {
         let Facts { allocated, inodes, .. } = self.facts[index as usize];
         Need { bytes: allocated, inodes: inodes.into() }
     }
 
     /// Its instant in nanoseconds, for sorting; ties are real or beyond what 64 bits hold, see [`Census::by_time`].
+    #[inline]
     pub(crate) fn instant(&self, index: u32) -> i64 {
         self.facts[index as usize].instant
     }
@@ -193,36 +209,60 @@ impl<'a> Census<'a> {
         key(a).cmp(&key(b))
     }
 
-    /// Marks the newest `keep_last` restorable ones of each party, and the newest of all.
+    /// Marks the newest restorable one of each party, and the newest `keep_last`.
     fn find_newest(&mut self, keep_last: usize) {
-        let (mut members, ends) = self.restorable_by_party();
+        let is_somebody: Vec<bool> = self.parties.iter().map(Party::is_somebody).collect();
+        let mut newest: Vec<Option<u32>> = vec![None; self.parties.len()];
+        for (facts, index) in self.facts.iter().zip(0u32..) {
+            let party = facts.party as usize;
+            if facts.states.intersects(NOT_RESTORABLE) || !is_somebody[party] {
+                continue;
+            }
+            if newest[party].is_none_or(|other| self.by_time(other, index).is_lt()) {
+                newest[party] = Some(index);
+            }
+        }
+        for (party, newest) in newest.into_iter().enumerate() {
+            self.parties[party].newest = newest;
+            if let Some(index) = newest {
+                self.facts[index as usize].follows |= Follows::NEWEST;
+                self.keep(&[index][..keep_last.min(1)]);
+            }
+        }
+        if keep_last > 1 {
+            self.find_last(keep_last, &is_somebody);
+        }
+    }
+
+    /// Marks the newest `keep_last` restorable ones of each party.
+    fn find_last(&mut self, keep_last: usize, is_somebody: &[bool]) {
+        let (mut members, ends) = self.restorable_by_party(is_somebody);
         let mut start = 0;
-        for (party, end) in ends.into_iter().enumerate() {
+        for end in ends {
             let members = &mut members[start..end];
             start = end;
-            let count = keep_last.max(1).min(members.len());
-            if count < members.len() {
+            let count = keep_last.min(members.len());
+            if 0 < count && count < members.len() {
                 members.select_nth_unstable_by(count - 1, |a, b| self.by_time(*b, *a));
             }
-            let Some(newest) = members[..count].iter().copied().max_by(|a, b| self.by_time(*a, *b)) else {
-                continue;
-            };
-            self.parties[party].newest = Some(newest);
-            self.facts[newest as usize].follows |= Follows::NEWEST;
-            for last in &members[..count.min(keep_last)] {
-                let facts = &mut self.facts[*last as usize];
-                // A pod that is gone makes no newer ones: kept for that reason, its last would stay for ever, and pods
-                // that come and go (CI jobs) fill the disk with them. `orphan` in the order decides instead.
-                if !facts.states.contains(States::ORPHAN) {
-                    facts.follows |= Follows::LAST;
-                }
+            self.keep(&members[..count]);
+        }
+    }
+
+    /// Marks them as among the last of their container. A pod that is gone makes no newer ones: kept for that reason,
+    /// its last would stay for ever, and pods that come and go (CI jobs) fill the disk with them. `orphan` in the order
+    /// decides instead.
+    fn keep(&mut self, last: &[u32]) {
+        for index in last {
+            let facts = &mut self.facts[*index as usize];
+            if !facts.states.contains(States::ORPHAN) {
+                facts.follows |= Follows::LAST;
             }
         }
     }
 
     /// A counting sort: the restorable ones of parties with a container, party after party, and where each ends.
-    fn restorable_by_party(&self) -> (Vec<u32>, Vec<usize>) {
-        let is_somebody: Vec<bool> = self.parties.iter().map(Party::is_somebody).collect();
+    fn restorable_by_party(&self, is_somebody: &[bool]) -> (Vec<u32>, Vec<usize>) {
         let restorable = || {
             let all =
                 self.facts.iter().zip(0u32..).map(|(facts, index)| (facts, facts.party as usize, index));
@@ -279,6 +319,11 @@ impl<'a> Party<'a> {
         std::iter::once(self.owner).chain(self.alternatives)
     }
 
+    /// Whether its checkpoints are certainly of one container (or pod).
+    pub(crate) fn is_one(&self) -> bool {
+        self.is_certain && self.is_somebody()
+    }
+
     /// Whether it is known well enough whose it is to speak of "the last one of its container".
     fn is_somebody(&self) -> bool {
         match self.kind {
@@ -301,8 +346,9 @@ struct Registry<'a> {
 impl<'a> Registry<'a> {
     fn party_of(&mut self, checkpoint: &'a Checkpoint, policy: &Policy) -> u32 {
         let identity = &checkpoint.identity;
-        let is_certain = identity.alternatives.is_empty()
-            && matches!(identity.certainty, Certainty::Exact | Certainty::NameOnly);
+        // Ambiguous without another reading: the tenant's own words contradict the engine's. Doubtful, his checkpoints would
+        // no longer be superseded by his newer ones, and somebody else's would have to go in their place.
+        let is_certain = identity.alternatives.is_empty() && identity.certainty != Certainty::Unknown;
         if !identity.alternatives.is_empty() {
             return self.register(checkpoint, is_certain, policy);
         }

@@ -1,9 +1,10 @@
-//! Checkpoints that need each other: a pre-dump and those that build on it (`keep-together`).
+//! Checkpoints that are kept or dropped as a whole (`keep-together`): those that need each other, a pre-dump and what
+//! builds on it; or all of one container.
 
 use std::collections::HashMap;
 
 use crate::decide::census::Census;
-use crate::model::{Inventory, Policy, States};
+use crate::model::{KeepTogether, Policy, States};
 
 /// The chains of an inventory.
 #[derive(Debug, Default)]
@@ -14,34 +15,38 @@ pub(crate) struct Chains {
 }
 
 impl Chains {
-    /// The chains of `inventory`; none when `policy` does not keep them together.
-    pub(crate) fn new(inventory: &Inventory, policy: &Policy, census: &Census<'_>) -> Chains {
+    /// The chains of an inventory, as `policy` wants them. Identities in doubt form none: they must neither protect
+    /// nor condemn others.
+    pub(crate) fn new(policy: &Policy, census: &Census<'_>) -> Chains {
         match policy.eviction.keep_together {
-            true => Chains::find(inventory, census),
-            false => Chains::default(),
+            KeepTogether::Off => Chains::default(),
+            // Within one container, a pre-checkpoint without a parent begins a chain, and those with a parent that
+            // follow it belong to it.
+            KeepTogether::Chains => {
+                let linked = States::HAS_PARENT | States::PRE_CHECKPOINT;
+                let is_link = |index| census.states(index).intersects(linked);
+                Chains::find(census, is_link, |next| census.states(next).contains(States::HAS_PARENT))
+            }
+            // A left-over of a failed checkpoint is no part of anybody's series.
+            KeepTogether::Containers => {
+                Chains::find(census, |index| !census.states(index).contains(States::INCOMPLETE), |_| true)
+            }
         }
     }
 
-    /// Finds them: within one container, a pre-checkpoint without a parent begins a chain, and those with a parent
-    /// that follow it belong to it. Identities in doubt form none: they must neither protect nor condemn others.
-    fn find(inventory: &Inventory, census: &Census<'_>) -> Chains {
-        let linked = States::HAS_PARENT | States::PRE_CHECKPOINT;
-        let all = inventory.checkpoints.iter().zip(0u32..);
-        let mut links: Vec<u32> = all
-            .filter(|(checkpoint, index)| {
-                checkpoint.states.intersects(linked) && census.party(*index).is_certain
-            })
-            .map(|(_, index)| index)
-            .collect();
+    /// Chains of those of one party that are links at all; each link begins one or, when it `continues`, belongs to
+    /// that of the one before it.
+    fn find(census: &Census<'_>, is_link: impl Fn(u32) -> bool, continues: impl Fn(u32) -> bool) -> Chains {
+        let is_link = |index: &u32| is_link(*index) && census.party(*index).is_one();
+        let mut links: Vec<u32> = (0..census.len()).filter(is_link).collect();
         links.sort_unstable_by(|a, b| {
             census.party_index(*a).cmp(&census.party_index(*b)).then_with(|| census.by_time(*a, *b))
         });
         let mut chains = Chains::default();
-        let begins = |previous: &u32, next: &u32| {
-            census.party_index(*previous) == census.party_index(*next)
-                && inventory.checkpoints[*next as usize].states.contains(States::HAS_PARENT)
+        let follows = |previous: &u32, next: &u32| {
+            census.party_index(*previous) == census.party_index(*next) && continues(*next)
         };
-        for members in links.chunk_by(begins).filter(|members| members.len() > 1) {
+        for members in links.chunk_by(follows).filter(|members| members.len() > 1) {
             let chain = chains.members.len() as u32;
             chains.by_checkpoint.extend(members.iter().map(|index| (*index, chain)));
             chains.members.push(members.iter().rev().copied().collect());
@@ -50,6 +55,7 @@ impl Chains {
     }
 
     /// The chain of the checkpoint at `index`.
+    #[inline]
     pub(crate) fn of(&self, index: u32) -> Option<u32> {
         // Most nodes have none at all; then a million look-ups cost nothing.
         if self.members.is_empty() { None } else { self.by_checkpoint.get(&index).copied() }
@@ -61,6 +67,7 @@ impl Chains {
     }
 
     /// The checkpoints that go or stay with the one at `index`, itself among them, in the order of deletion.
+    #[inline]
     pub(crate) fn with<'c>(&'c self, index: &'c u32) -> &'c [u32] {
         match self.of(*index) {
             None => std::slice::from_ref(index),
@@ -69,6 +76,7 @@ impl Chains {
     }
 
     /// Whether there is none.
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.members.is_empty()
     }

@@ -35,7 +35,7 @@ pub(crate) fn now() -> Timestamp {
     "2026-06-01T12:00:00Z".parse().unwrap()
 }
 
-/// The default order (with which [`OrderKey::ALL`] begins), min-age 2 min, keep-last 1, protection 50, no retention.
+/// DESIGN's order without `fair-share` (with which [`OrderKey::ALL`] begins), min-age 2 min, keep-last 1, protection 50, no retention.
 pub(crate) fn policy() -> Policy {
     Policy {
         pressure: pressure_policy(),
@@ -44,7 +44,7 @@ pub(crate) fn policy() -> Policy {
             age_bucket: Duration::from_secs(3600),
             min_age: Duration::from_secs(120),
             keep_last: 1,
-            keep_together: false,
+            keep_together: KeepTogether::Off,
         },
         protection: ProtectionPolicy { default: Protection::new(50).unwrap(), rules: Vec::new() },
         retention: Vec::new(),

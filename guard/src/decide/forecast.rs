@@ -69,6 +69,30 @@ impl Forecast {
     }
 }
 
+/// What has been used up of a filesystem, from looks at what is available.
+///
+/// Whoever uses it up counts, what deletions give back in between does not: a filesystem that is filled and emptied by turns
+/// is being filled all the time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Consumption {
+    available: Option<Bytes>,
+    total: Bytes,
+}
+
+impl Consumption {
+    /// Takes note of a look; the result is the total since the first one.
+    pub fn see(&mut self, available: Bytes) -> Bytes {
+        let before = self.available.replace(available).unwrap_or(available);
+        self.total += before.saturating_sub(available);
+        self.total
+    }
+
+    /// What was available at the last look.
+    pub fn available(&self) -> Option<Bytes> {
+        self.available
+    }
+}
+
 /// The average after `elapsed` with `bytes` spread evenly over it.
 fn averaged(rate: f64, bytes: f64, elapsed: Duration, half_life: Duration) -> f64 {
     let half_lives = elapsed.as_secs_f64() / half_life.as_secs_f64();
@@ -86,6 +110,10 @@ pub fn next_look(headroom: Bytes, fastest: Bytes, bounds: RangeInclusive<Duratio
     let until = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
     until.max(*bounds.start()).min(*bounds.end())
 }
+
+#[cfg(test)]
+#[path = "forecast_traces.rs"]
+mod traces;
 
 #[cfg(test)]
 mod tests {

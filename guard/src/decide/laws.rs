@@ -1,5 +1,6 @@
 //! Laws: what holds for every inventory, policy and need, tried on random ones.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use jiff::SignedDuration;
@@ -7,8 +8,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 
+use crate::decide::census::{Census, Follows};
 use crate::decide::fixture::{archive, inventory, now, owner, owner_pattern, pressure_policy, protect};
-use crate::decide::{Pressure, Request, plan, retention, threshold};
+use crate::decide::{Pressure, Request, plan, retention, threshold, victims};
 use crate::model::*;
 
 const OWNERS: [&str; 8] =
@@ -50,11 +52,17 @@ fn protection_rules() -> impl Strategy<Value = Vec<ProtectionRule>> {
     vec((select(owners.to_vec()), value).prop_map(|(owner, protection)| protect(owner, protection)), 0..5)
 }
 
+fn max<T: std::fmt::Debug + Clone>(
+    value: impl Strategy<Value = T> + Clone,
+) -> impl Strategy<Value = Max<T>> + Clone {
+    prop_oneof![4 => value.prop_map(Max::At), 1 => Just(Max::Unlimited)]
+}
+
 fn retention_rules() -> impl Strategy<Value = Vec<RetentionRule>> {
     fn limits<T: std::fmt::Debug + Clone>(
         value: impl Strategy<Value = T> + Clone,
-    ) -> impl Strategy<Value = Limits<T>> {
-        let one = proptest::option::weighted(0.3, value);
+    ) -> impl Strategy<Value = Limits<Max<T>>> {
+        let one = proptest::option::weighted(0.3, max(value));
         (one.clone(), one.clone(), one).prop_map(|(container, pod, namespace)| Limits {
             container,
             pod,
@@ -66,8 +74,8 @@ fn retention_rules() -> impl Strategy<Value = Vec<RetentionRule>> {
         select(owners.to_vec()),
         limits(0..6u32),
         limits((0..300u64).prop_map(Bytes::mib)),
-        proptest::option::weighted(0.2, (100..900u64).prop_map(Bytes::mib)),
-        proptest::option::weighted(0.2, (3600..36000u64).prop_map(Duration::from_secs)),
+        proptest::option::weighted(0.2, max((100..900u64).prop_map(Bytes::mib))),
+        proptest::option::weighted(0.2, max((3600..36000u64).prop_map(Duration::from_secs))),
         proptest::option::weighted(0.3, any::<bool>()),
     );
     let rule = rule.prop_map(|(owner, max_count, max_total_size, max_size, max_age, retain_orphans)| {
@@ -78,9 +86,13 @@ fn retention_rules() -> impl Strategy<Value = Vec<RetentionRule>> {
     vec(rule, 0..4)
 }
 
+fn together() -> impl Strategy<Value = KeepTogether> {
+    select(vec![KeepTogether::Off, KeepTogether::Chains, KeepTogether::Containers])
+}
+
 fn policies() -> impl Strategy<Value = Policy> {
     let order = Just(OrderKey::ALL.to_vec()).prop_shuffle();
-    let eviction = (order, 0..=8usize, 0..3u32, any::<bool>(), select(vec![0u64, 1, 3600]));
+    let eviction = (order, 0..=8usize, 0..3u32, together(), select(vec![0u64, 1, 3600]));
     (eviction, protection_rules(), retention_rules()).prop_map(
         |((mut order, keys, keep_last, keep_together, bucket), rules, retention)| {
             order.truncate(keys);
@@ -159,6 +171,80 @@ fn is_last(inventory: &Inventory, index: u32, keep_last: u32) -> bool {
         })
 }
 
+/// The candidates, first to go first, by nothing but the words of the documentation: each key looked up at
+/// each comparison, everything sorted, shares settled one by one. For orders without `smallest-loss`, nothing kept together.
+fn reference_order(
+    inventory: &Inventory,
+    request: &Request,
+    policy: &Policy,
+    mut candidates: Vec<u32>,
+) -> Vec<u32> {
+    let census = Census::new(inventory, policy, now());
+    let only_inodes = request.need.bytes.is_zero() && request.need.inodes > 0;
+    let one = |index: u32| &inventory.checkpoints[index as usize];
+    let gain = |index: u32| match only_inodes {
+        true => u64::from(one(index).inodes),
+        false => one(index).allocated.0,
+    };
+    let bucket = policy.eviction.age_bucket.as_nanos().max(1);
+    let leading = |key: &&OrderKey| matches!(key, OrderKey::Incomplete | OrderKey::LeastProtected);
+    let place = policy.eviction.order.iter().take_while(leading).count();
+    let is_critical = request.trigger == Trigger::Pressure(Level::Critical);
+    let key_of = |index: u32, held: &HashMap<u32, u64>| {
+        let checkpoint = one(index);
+        let follows = census.follows(index);
+        let mut values: Vec<i128> = policy
+            .eviction
+            .order
+            .iter()
+            .map(|key| match key {
+                OrderKey::Incomplete => i128::from(!checkpoint.states.contains(States::INCOMPLETE)),
+                OrderKey::LeastProtected => census.party(index).protected.protection.get().into(),
+                OrderKey::Orphan => i128::from(!checkpoint.states.contains(States::ORPHAN)),
+                OrderKey::Superseded => i128::from(!follows.contains(Follows::SUPERSEDED)),
+                OrderKey::Oldest => -((checkpoint.age(now()).as_nanos() / bucket) as i128),
+                OrderKey::Largest => -i128::from(gain(index)),
+                OrderKey::FairShare => -i128::from(held.get(&index).copied().unwrap_or(0)),
+                OrderKey::SmallestLoss => unreachable!("it weighs sets"),
+            })
+            .collect();
+        if is_critical {
+            let would_be_spared = follows.intersects(Follows::YOUNG | Follows::LAST);
+            values.insert(place, would_be_spared.into());
+        }
+        let time = (checkpoint.instant(now()), checkpoint.modified);
+        (values, time, checkpoint.name.clone(), checkpoint.directory, checkpoint.file)
+    };
+    let mut held = HashMap::new();
+    candidates.sort_by_cached_key(|index| key_of(*index, &held));
+    if policy.eviction.order.contains(&OrderKey::FairShare) {
+        let namespace = |index: u32| {
+            let party = census.party(index);
+            party.is_certain.then(|| party.owner.namespace.clone()).flatten()
+        };
+        let mut left: Vec<u32> = (0..inventory.checkpoints.len() as u32).collect();
+        for index in &candidates {
+            let of_same = |other: &&u32| namespace(**other) == namespace(*index);
+            let (count, amount) = left
+                .iter()
+                .filter(of_same)
+                .fold((0, 0), |(count, amount), other| (count + 1, amount + gain(*other)));
+            held.insert(*index, if count <= 1 { 0 } else { amount });
+            left.retain(|other| other != index);
+        }
+        candidates.sort_by_cached_key(|index| key_of(*index, &held));
+    }
+    candidates
+}
+
+/// Whether the checkpoint at `index` may go at all, as the plan says.
+fn candidates_of(plan: &Plan) -> Vec<u32> {
+    let may =
+        |reason: &SpareReason| matches!(reason, SpareReason::NotNeeded { .. } | SpareReason::NoGain { .. });
+    let left = plan.spared.iter().filter(|spared| may(&spared.reason)).map(|spared| spared.index);
+    left.chain(indices(plan)).collect()
+}
+
 proptest! {
     #[test]
     fn a_plan_never_holds_what_must_stay(of in checkpoints(), policy in policies(), request in requests()) {
@@ -175,6 +261,72 @@ proptest! {
             let is_past = checkpoint.instant(now()) <= now();
             prop_assert!(critical || !is_past || checkpoint.age(now()) >= policy.eviction.min_age);
             prop_assert!(critical || !is_last(&inventory, index, policy.eviction.keep_last));
+        }
+    }
+
+    #[test]
+    fn plans_go_by_the_documented_order(of in checkpoints(), mut policy in policies(), request in requests()) {
+        policy.eviction.keep_together = KeepTogether::Off;
+        policy.eviction.order.retain(|key| *key != OrderKey::SmallestLoss);
+        prop_assume!(!request.need.is_met());
+        let inventory = inventory(of);
+        let plan = plan(&inventory, &request, &policy, now());
+        let order = reference_order(&inventory, &request, &policy, candidates_of(&plan));
+        let mut left = request.need;
+        let mut taken: Vec<u32> = Vec::new();
+        for index in &order {
+            if left.is_met() {
+                break;
+            }
+            taken.push(*index);
+            left = request.need.less(total(&inventory, &taken));
+        }
+        for index in taken.clone().into_iter().rev() {
+            let rest: Vec<u32> = taken.iter().copied().filter(|other| *other != index).collect();
+            if request.need.less(total(&inventory, &rest)) == left {
+                taken = rest;
+            }
+        }
+        prop_assert_eq!(indices(&plan), taken);
+        for spared in &plan.spared {
+            if let SpareReason::NotNeeded { rank } | SpareReason::NoGain { rank } = spared.reason {
+                prop_assert_eq!(order[rank as usize - 1], spared.index);
+            }
+        }
+    }
+
+    #[test]
+    fn victims_are_those_of_the_whole_plan(of in checkpoints(), policy in policies(), request in requests()) {
+        let inventory = inventory(of);
+        let whole = plan(&inventory, &request, &policy, now());
+        let quick = victims(&inventory, &request, &policy, now());
+        prop_assert_eq!(quick, Plan { spared: Vec::new(), ..whole });
+    }
+
+    #[test]
+    fn at_critical_the_young_and_the_last_go_only_when_the_others_are_not_enough(
+        of in checkpoints(), mut policy in policies(), request in requests()
+    ) {
+        policy.eviction.keep_together = KeepTogether::Off;
+        let request = Request { trigger: Trigger::Pressure(Level::Critical), ..request };
+        let inventory = inventory(of);
+        let census = Census::new(&inventory, &policy, now());
+        let plan = plan(&inventory, &request, &policy, now());
+        let is_spared_below = |index: u32| census.follows(index).intersects(Follows::YOUNG | Follows::LAST);
+        let leads = |key: &&OrderKey| matches!(key, OrderKey::Incomplete | OrderKey::LeastProtected);
+        let before: Vec<_> = policy.eviction.order.iter().take_while(leads).collect();
+        for victim in indices(&plan).into_iter().filter(|index| is_spared_below(*index)) {
+            // Whoever is equal to it, or goes before it, by the keys that come first.
+            let comes_first = |other: &u32| before.iter().all(|key| match key {
+                OrderKey::Incomplete => {
+                    let is = |index: u32| census.states(index).contains(States::INCOMPLETE);
+                    is(*other) || !is(victim)
+                }
+                _ => census.protection(*other) <= census.protection(victim),
+            });
+            let others = candidates_of(&plan).into_iter().filter(|other| !is_spared_below(*other));
+            let others: Vec<u32> = others.filter(comes_first).collect();
+            prop_assert!(!request.need.less(total(&inventory, &others)).is_met(), "{plan:#?}");
         }
     }
 
@@ -206,7 +358,7 @@ proptest! {
     fn no_member_of_a_plan_is_superfluous(
         of in checkpoints(), mut policy in policies(), request in requests()
     ) {
-        policy.eviction.keep_together = false;
+        policy.eviction.keep_together = KeepTogether::Off;
         let inventory = inventory(of);
         let plan = plan(&inventory, &request, &policy, now());
         let victims = indices(&plan);
@@ -284,7 +436,7 @@ proptest! {
     fn a_doubtful_identity_neither_protects_nor_condemns_another(
         of in checkpoints(), mut policy in policies()
     ) {
-        policy.eviction.keep_together = false;
+        policy.eviction.keep_together = KeepTogether::Off;
         let sure = |checkpoint: &&Checkpoint| checkpoint.identity.certainty != Certainty::Ambiguous;
         // A doubtful one that is being written does make others wait, by design.
         let settled = |checkpoint: &&Checkpoint| !checkpoint.states.contains(States::BEING_WRITTEN);

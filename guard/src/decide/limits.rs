@@ -1,13 +1,13 @@
 //! Which limits apply to whom: of all retention rules the most specific one that says something, field by field.
 
-use crate::model::{Bytes, Owner, RetentionRule, Scope};
+use crate::model::{Bytes, Max, Owner, RetentionRule, Scope};
 
-/// A limit and the rule it comes from.
-pub(crate) type Ruled<T> = Option<(T, usize)>;
+/// A limit and the rule it comes from, by its place in the list.
+pub type Ruled<T> = Option<(T, usize)>;
 
 /// What `field` is for `owner`: from the most specific rule that matches and sets it; of equally specific ones the
 /// most lenient, as with protection. `None` when no rule limits it.
-pub(crate) fn resolve<T: Ord + Copy>(
+pub fn resolve<T: Ord + Copy>(
     rules: &[RetentionRule],
     owner: &Owner,
     field: impl Fn(&RetentionRule) -> Option<T>,
@@ -33,6 +33,11 @@ pub(crate) fn resolve_readings<'a, T: Ord + Copy>(
     .flatten()
 }
 
+/// The same without those that say there is none.
+pub(crate) fn limit<T>(ruled: Ruled<Max<T>>) -> Ruled<T> {
+    ruled.and_then(|(max, rule)| Some((max.limit()?, rule)))
+}
+
 /// The limits on what one scope holds together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ScopeLimits {
@@ -52,8 +57,8 @@ impl ScopeLimits {
             }
         }
         ScopeLimits {
-            max_count: resolve(rules, owner, |rule| at(&rule.max_count, scope)),
-            max_total_size: resolve(rules, owner, |rule| at(&rule.max_total_size, scope)),
+            max_count: limit(resolve(rules, owner, |rule| at(&rule.max_count, scope))),
+            max_total_size: limit(resolve(rules, owner, |rule| at(&rule.max_total_size, scope))),
         }
     }
 

@@ -50,7 +50,7 @@ pub(crate) fn cheapest_cover(
     for (position, candidate) in candidates.iter().enumerate() {
         let loss: u128 =
             ranking.members(candidate).iter().map(|index| u128::from(ranking.loss(*index))).sum();
-        let rest = left.less(ranking.gain(candidate));
+        let rest = left.less(candidate.gain());
         if rest.is_met() {
             if best.is_none_or(|(least, ..)| spent + loss < least) {
                 best = Some((spent + loss, prefix.len(), position));

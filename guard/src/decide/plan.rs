@@ -4,9 +4,10 @@ use jiff::Timestamp;
 
 use crate::decide::census::Census;
 use crate::decide::chain::Chains;
-use crate::decide::rank::{Candidate, Ranking};
+use crate::decide::loss;
+use crate::decide::queue::{Extent, Queue};
+use crate::decide::rank::{Candidate, Key, Ranking};
 use crate::decide::rules::Rules;
-use crate::decide::{loss, share};
 use crate::model::{Inventory, Level, Need, OrderKey, Plan, Policy, SpareReason, Spared, Trigger, Victim};
 
 /// What a plan is asked for.
@@ -23,37 +24,51 @@ pub struct Request {
 ///
 /// Candidates are taken in the configured order until bytes and inodes are met; then the taken ones are walked
 /// backwards, and each that turned out not to be needed is given back. Equal inputs give equal plans, in whatever
-/// order the inventory lists its checkpoints. Time is O(n log n), memory some 100 bytes for each checkpoint.
+/// order the inventory lists its checkpoints. Time is O(n log n), memory some 150 bytes for each checkpoint.
 pub fn plan(inventory: &Inventory, request: &Request, policy: &Policy, now: Timestamp) -> Plan {
+    decide(inventory, request, policy, now, Extent::All)
+}
+
+/// The same [`plan`](fn@plan), but [`Plan::spared`] is left empty: for whoever is in a hurry to delete. Candidates are
+/// sorted only as far as they go, so time is O(n), and memory some 100 bytes for each checkpoint.
+pub fn victims(inventory: &Inventory, request: &Request, policy: &Policy, now: Timestamp) -> Plan {
+    decide(inventory, request, policy, now, Extent::Needed(Plan::RESERVES + 1))
+}
+
+fn decide(
+    inventory: &Inventory,
+    request: &Request,
+    policy: &Policy,
+    now: Timestamp,
+    mut extent: Extent,
+) -> Plan {
     let census = Census::new(inventory, policy, now);
-    let chains = Chains::new(inventory, policy, &census);
+    let chains = Chains::new(policy, &census);
     let need = request.need;
     let is_critical = request.trigger == Trigger::Pressure(Level::Critical);
     let rules = Rules::new(policy, &census, &chains, !is_critical);
-    let mut ranking = Ranking::new(&census, &chains, &policy.eviction, need, now);
-    let candidates = ranked_candidates(&mut ranking, &rules, need);
-    let mut taken = take(&ranking, &candidates, need);
-    give_back(&ranking, &candidates, need, &mut taken);
-    write_down(&ranking, &rules, &candidates, &taken, request)
-}
-
-/// All candidates, first to go first.
-fn ranked_candidates(ranking: &mut Ranking<'_>, rules: &Rules<'_>, need: Need) -> Vec<Candidate> {
-    let count = ranking.census.len();
-    let free = |index: &u32| ranking.chains.of(*index).is_none() && rules.spare_reason(*index).is_none();
-    let mut candidates = Vec::with_capacity(count as usize);
-    candidates.extend((0..count).filter(free).map(|index| ranking.candidate(index)));
-    let free_chains = ranking.chains.all().filter(|chain| !rules.chain_stays(*chain));
-    candidates.extend(free_chains.map(|chain| ranking.chain_candidate(chain)));
-    candidates.sort_unstable_by(|a, b| ranking.compare(a, b));
-    if share::is_wanted(ranking.order, need) {
-        share::settle(ranking, &candidates);
-        for candidate in &mut candidates {
-            *candidate = ranking.with_share(*candidate);
+    let ranking = Ranking::new(&census, &chains, &policy.eviction, need, is_critical);
+    let wants_spared = extent == Extent::All;
+    loop {
+        let queue = Queue::new(&ranking, &rules, need, extent);
+        let candidates = queue.sorted();
+        let mut taken = take(&ranking, candidates, need);
+        give_back(candidates, need, &mut taken);
+        let reserve = reserve(&ranking, &rules, candidates, &taken, request);
+        // A full reserve also means that somebody is left alone, with whom the last victim can be compared.
+        if queue.is_all_sorted() || need.is_met() || reserve.len() == Plan::RESERVES {
+            let victims = write_victims(&ranking, &rules, candidates, &taken, request);
+            let frees = taken.iter().map(|position| candidates[*position].gain());
+            let frees = frees.fold(Need::default(), |all, one| all.plus(one));
+            let shortfall = need.less(frees);
+            let spared = match wants_spared {
+                true => spared(&ranking, &rules, candidates, &taken, shortfall),
+                false => Vec::new(),
+            };
+            return Plan { need, victims, reserve, spared, frees, shortfall };
         }
-        candidates.sort_unstable_by(|a, b| ranking.compare(a, b));
+        extent = Extent::Needed(candidates.len().saturating_mul(2));
     }
-    candidates
 }
 
 /// Positions of those taken, ascending: in order until `need` is met. With `smallest-loss`, those that are equal by
@@ -62,11 +77,11 @@ fn take(ranking: &Ranking<'_>, candidates: &[Candidate], need: Need) -> Vec<usiz
     let mut left = need;
     let until_met = candidates.iter().take_while(|candidate| {
         let goes_on = !left.is_met();
-        left = left.less(ranking.gain(candidate));
+        left = left.less(candidate.gain());
         goes_on
     });
     let count = until_met.count();
-    let smallest_loss = ranking.order.iter().position(|key| *key == OrderKey::SmallestLoss);
+    let smallest_loss = ranking.order.iter().position(|key| *key == Key::Order(OrderKey::SmallestLoss));
     let (Some(key), true) = (smallest_loss, count > 0) else {
         return (0..count).collect();
     };
@@ -75,7 +90,7 @@ fn take(ranking: &Ranking<'_>, candidates: &[Candidate], need: Need) -> Vec<usiz
     let start =
         candidates[..count].iter().rposition(|candidate| !is_equal(candidate)).map_or(0, |other| other + 1);
     let end = count + candidates[count..].iter().take_while(|candidate| is_equal(candidate)).count();
-    let before = candidates[..start].iter().fold(need, |left, candidate| left.less(ranking.gain(candidate)));
+    let before = candidates[..start].iter().fold(need, |left, candidate| left.less(candidate.gain()));
     match loss::cheapest_cover(ranking, &candidates[start..end], before) {
         Some(cover) => (0..start).chain(cover.into_iter().map(|position| start + position)).collect(),
         None => (0..count).collect(),
@@ -83,8 +98,8 @@ fn take(ranking: &Ranking<'_>, candidates: &[Candidate], need: Need) -> Vec<usiz
 }
 
 /// Gives back, last taken first, each without which the need is met just as far.
-fn give_back(ranking: &Ranking<'_>, candidates: &[Candidate], need: Need, taken: &mut Vec<usize>) {
-    let gain = |position: &usize| ranking.gain(&candidates[*position]);
+fn give_back(candidates: &[Candidate], need: Need, taken: &mut Vec<usize>) {
+    let gain = |position: &usize| candidates[*position].gain();
     let mut frees = taken.iter().map(gain).fold(Need::default(), |all, one| all.plus(one));
     let shortfall = need.less(frees);
     taken.reverse();
@@ -99,19 +114,16 @@ fn give_back(ranking: &Ranking<'_>, candidates: &[Candidate], need: Need, taken:
     taken.reverse();
 }
 
-fn write_down(
+/// Whoever stays: candidates that were not needed first, by rank, then those that are none.
+fn spared(
     ranking: &Ranking<'_>,
     rules: &Rules<'_>,
     candidates: &[Candidate],
     taken: &[usize],
-    request: &Request,
-) -> Plan {
-    let victims = victims(ranking, rules, candidates, taken, request);
-    let frees = taken.iter().map(|position| ranking.gain(&candidates[*position]));
-    let frees = frees.fold(Need::default(), |all, one| all.plus(one));
-    let shortfall = request.need.less(frees);
+    shortfall: Need,
+) -> Vec<Spared> {
     let count = ranking.census.len();
-    let mut spared = Vec::with_capacity(count as usize - victims.len());
+    let mut spared = Vec::with_capacity((count as usize).saturating_sub(taken.len()));
     let mut next_taken = taken.iter().peekable();
     for (position, candidate) in candidates.iter().enumerate() {
         if next_taken.next_if_eq(&&position).is_some() {
@@ -128,12 +140,11 @@ fn write_down(
             spared.push(Spared { index: *index, reason });
         }
     }
-    let reserve = reserve(ranking, rules, candidates, taken, request);
     let not_needed = spared.len();
     let exempt = (0..count).filter_map(|index| Some(Spared { index, reason: rules.spare_reason(index)? }));
     spared.extend(exempt);
     spared[not_needed..].sort_unstable_by(|a, b| ranking.census.by_time(a.index, b.index));
-    Plan { need: request.need, victims, reserve, spared, frees, shortfall }
+    spared
 }
 
 /// The first candidates after all victims that go alone and free some of what is short.
@@ -145,7 +156,7 @@ fn reserve(
     request: &Request,
 ) -> Vec<Victim> {
     let Some(last) = taken.last() else { return Vec::new() };
-    let frees = |candidate: &&Candidate| request.need.less(ranking.gain(candidate)) != request.need;
+    let frees = |candidate: &&Candidate| request.need.less(candidate.gain()) != request.need;
     let alone = candidates[last + 1..].iter().filter(frees).filter_map(|it| match ranking.members(it) {
         [index] => Some(*index),
         _ => None,
@@ -158,7 +169,7 @@ fn reserve(
 }
 
 /// The victims in the order of deletion, each compared with the next candidate that is left alone.
-fn victims(
+fn write_victims(
     ranking: &Ranking<'_>,
     rules: &Rules<'_>,
     candidates: &[Candidate],
@@ -174,8 +185,11 @@ fn victims(
         }
         next_taken = Some(position);
         let candidate = &candidates[position];
-        let decided_by =
-            left_alone.and_then(|other| ranking.by_keys(ranking.order, candidate, other)).map(|(key, _)| key);
+        let told_apart = left_alone.and_then(|other| ranking.by_keys(&ranking.order, candidate, other));
+        let decided_by = match told_apart {
+            Some((Key::Order(key), _)) => Some(key),
+            Some((Key::SparedBelow, _)) | None => None,
+        };
         // Reversed, as the whole list will be.
         for index in ranking.members(candidate).iter().rev() {
             let reason = rules.delete_reason(*index, decided_by);
@@ -190,7 +204,7 @@ fn victims(
 mod tests {
     use super::*;
     use crate::decide::fixture::{archive, inventory, mib, now, policy, protect};
-    use crate::model::{Bytes, Checkpoint, DeleteReason, Protection, Standing, States};
+    use crate::model::{Bytes, Checkpoint, DeleteReason, KeepTogether, Protection, Standing, States};
 
     /// The policy of the fixture without min-age and keep-last, ordered by `order`.
     fn by(order: &[OrderKey]) -> Policy {
@@ -424,7 +438,7 @@ mod tests {
     #[test]
     fn chains_are_kept_or_dropped_as_a_whole() {
         let mut policy = policy();
-        policy.eviction.keep_together = true;
+        policy.eviction.keep_together = KeepTogether::Chains;
         let chain = |newest: States| {
             [
                 archive("a/p/c", 300, 10).with(States::PRE_CHECKPOINT),
@@ -440,7 +454,7 @@ mod tests {
         check(&chain(States::PINNED), &at(Level::Critical, mib(100)), &policy, &[3, 4]);
         policy.eviction.keep_last = 0;
         check(&chain(States::empty()), &hard(35), &policy, &[3, 2, 1, 0]);
-        policy.eviction.keep_together = false;
+        policy.eviction.keep_together = KeepTogether::Off;
         check(&chain(States::empty()), &hard(10), &policy, &[0]);
     }
 

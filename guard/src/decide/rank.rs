@@ -1,52 +1,95 @@
 //! The order in which candidates go: a chain of named comparators, first key first, total in the end.
 //!
-//! A million candidates must be sorted within some 100 ms, and a chain that looks each value up anew at each
+//! A million candidates must be ordered within some 100 ms, and a chain that looks each value up anew at each
 //! comparison takes a second. So every key is a number, smaller first; as many keys as fit are packed into 128 bits
-//! beforehand (all of the default order), and only their ties are compared key by key.
+//! beforehand (all of the default order), and only their ties are compared key by key. `queue` sorts by them.
 
 use std::cmp::Ordering;
 use std::time::Duration;
 
 use crate::decide::census::{Census, Follows};
 use crate::decide::chain::Chains;
-use crate::decide::loss;
-use crate::model::{Need, OrderKey, Signal, States};
+use crate::decide::{loss, share};
+use crate::model::{Bytes, Need, OrderKey, Signal, States};
 
-/// What is taken or left as one: a checkpoint, or a chain of them. Twenty-four bytes, since there may be a million.
+/// What min-age and keep-last spare below critical.
+const SPARED_BELOW: Follows = Follows::YOUNG.union(Follows::LAST);
+
+/// What is taken or left as one: a checkpoint, or a chain of them. Forty bytes, since there may be a million; with
+/// everything in it that is asked for in the order of deletion, where looking it up is a cache miss each.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate {
     /// The leading keys, packed: high half, low half. One `u128` would be aligned to sixteen bytes.
     packed: [u64; 2],
+    /// The value of `fair-share`; until [`crate::decide::share`] ran, a number for whose share it is.
+    share: u64,
+    frees: Bytes,
+    frees_inodes: u32,
     /// The checkpoint; of a chain the member that goes last stands for it.
     pub(crate) index: u32,
+}
+
+impl Candidate {
+    /// Its leading keys as one number; smaller goes first.
+    #[inline]
+    pub(crate) fn key(&self) -> u128 {
+        u128::from(self.packed[0]) << 64 | u128::from(self.packed[1])
+    }
+
+    /// What deleting it frees.
+    #[inline]
+    pub(crate) fn gain(&self) -> Need {
+        Need { bytes: self.frees, inodes: self.frees_inodes.into() }
+    }
+}
+
+/// What tells two candidates apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Key {
+    /// A key of the configured order.
+    Order(OrderKey),
+    /// At critical: whom min-age or keep-last would spare at any other level goes after the others.
+    SparedBelow,
+}
+
+/// The keys of a plan. At critical the young and the last ones go too, but not before anybody else of the same
+/// protection; when the order does not begin with the protection, not before anybody else at all.
+fn keys(order: &[OrderKey], is_critical: bool) -> Vec<Key> {
+    let mut keys: Vec<_> = order.iter().copied().map(Key::Order).collect();
+    if is_critical {
+        let leads = |key: &&OrderKey| matches!(key, OrderKey::Incomplete | OrderKey::LeastProtected);
+        keys.insert(order.iter().take_while(leads).count(), Key::SparedBelow);
+    }
+    keys
 }
 
 /// Everything the keys are computed from.
 pub(crate) struct Ranking<'a> {
     pub(crate) census: &'a Census<'a>,
     pub(crate) chains: &'a Chains,
-    pub(crate) order: &'a [OrderKey],
+    /// First key first.
+    pub(crate) order: Vec<Key>,
     /// What is short: sizes are compared by it.
     pub(crate) scarce: Signal,
     age_bucket: u64,
-    now: i128,
     /// The largest of what [`Ranking::value`] is computed from.
     most_buckets: u64,
     most_gain: u64,
     total: u64,
-    /// How many keys of `order` are packed.
+    /// How many keys of `order` are packed, and how many bits each takes.
     packed: usize,
-    /// By checkpoint: how much its namespace holds when its turn comes. Empty until [`crate::decide::share`] ran.
-    pub(crate) held: Vec<u64>,
+    widths: Vec<u32>,
+    /// By party: whose share its checkpoints are of; empty when nobody asks for `fair-share`.
+    holders: Vec<u32>,
 }
 
 impl<'a> Ranking<'a> {
     pub(crate) fn new(
         census: &'a Census<'a>,
         chains: &'a Chains,
-        eviction: &'a crate::model::EvictionPolicy,
+        eviction: &crate::model::EvictionPolicy,
         need: Need,
-        now: jiff::Timestamp,
+        is_critical: bool,
     ) -> Ranking<'a> {
         // Where only inodes are short, the largest is the one with most of them (kubernetes#21546).
         let scarce =
@@ -55,18 +98,22 @@ impl<'a> Ranking<'a> {
         let mut ranking = Ranking {
             census,
             chains,
-            order: &eviction.order,
+            order: keys(&eviction.order, is_critical),
             scarce,
             age_bucket,
-            now: now.as_nanosecond(),
             most_buckets: 0,
             most_gain: 0,
             total: 0,
             packed: 0,
-            held: Vec::new(),
+            widths: Vec::new(),
+            holders: if share::is_wanted(&eviction.order, need) {
+                share::holders(census)
+            } else {
+                Vec::new()
+            },
         };
         let extremes = census.extremes();
-        ranking.most_buckets = ranking.buckets(extremes.oldest);
+        ranking.most_buckets = ranking.buckets(census.nanoseconds_since(extremes.oldest));
         ranking.most_gain = ranking.scarce_of(extremes.most_gain);
         ranking.total = ranking.scarce_of(extremes.total);
         ranking.pack_as_many_as_fit();
@@ -74,17 +121,39 @@ impl<'a> Ranking<'a> {
     }
 
     fn pack_as_many_as_fit(&mut self) {
+        self.widths = self.order.iter().map(|key| u64::BITS - self.most(*key).leading_zeros()).collect();
         let mut bits = 0;
-        let fits = self.order.iter().take_while(|key| {
-            bits += self.width(**key);
+        let fits = self.widths.iter().take_while(|width| {
+            bits += **width;
             bits <= u128::BITS
         });
         self.packed = fits.count();
     }
 
+    /// The keys that are packed, each with its bits.
+    fn packed_keys(&self) -> impl Iterator<Item = (Key, u32)> + '_ {
+        self.order.iter().copied().zip(self.widths.iter().copied()).take(self.packed)
+    }
+
     /// The checkpoint at `index`, or of a chain that member of it.
+    #[inline]
     pub(crate) fn candidate(&self, index: u32) -> Candidate {
-        self.with_key(Candidate { packed: [0; 2], index })
+        let share = if self.holders.is_empty() { 0 } else { self.holder(index).into() };
+        let gains = self.chains.with(&index).iter().map(|index| self.census.gain(*index));
+        let gain = gains.fold(Need::default(), |all, one| all.plus(one));
+        let frees_inodes = u32::try_from(gain.inodes).unwrap_or(u32::MAX);
+        self.with_key(Candidate { packed: [0; 2], share, frees: gain.bytes, frees_inodes, index })
+    }
+
+    /// By party: whose share its checkpoints are of. Empty when nobody asks for `fair-share`.
+    pub(crate) fn holders(&self) -> &[u32] {
+        &self.holders
+    }
+
+    /// Whose share the checkpoint at `index` is of.
+    #[inline]
+    pub(crate) fn holder(&self, index: u32) -> u32 {
+        self.holders[self.census.party_index(index)]
     }
 
     /// The whole chain, as valuable as its most valuable member.
@@ -93,39 +162,39 @@ impl<'a> Ranking<'a> {
         members.max_by(|a, b| self.compare(a, b)).expect("a chain has at least two members")
     }
 
+    #[inline]
     fn with_key(&self, candidate: Candidate) -> Candidate {
-        let packed = self.order[..self.packed].iter().fold(0u128, |packed, key| {
+        let packed = self.packed_keys().fold(0u128, |packed, (key, width)| {
             // A single key of 64 bits never overflows; that the sum of all fits has been seen to.
-            packed << self.width(*key) | u128::from(self.value(*key, &candidate))
+            packed << width | u128::from(self.value(key, &candidate))
         });
         Candidate { packed: [(packed >> 64) as u64, packed as u64], ..candidate }
     }
 
-    /// `candidate` with its share, which is the only value that was not known when its keys were computed. To compute
-    /// them all anew would walk the large records in the order of candidates, a cache miss each.
-    pub(crate) fn with_share(&self, candidate: Candidate) -> Candidate {
-        let keys = &self.order[..self.packed];
-        let Some(place) = keys.iter().position(|key| *key == OrderKey::FairShare) else {
-            return candidate;
+    /// `candidate` as one whose holder holds so much when its turn comes. That is the only value that was not known
+    /// when its keys were computed, and computing them all anew would be a cache miss or two each.
+    #[inline]
+    pub(crate) fn with_share(&self, candidate: Candidate, held: u64) -> Candidate {
+        let share = self.total - held.min(self.total);
+        let Some((place, (_, width))) =
+            self.packed_keys().enumerate().find(|(_, (key, _))| *key == Key::Order(OrderKey::FairShare))
+        else {
+            return Candidate { share, ..candidate };
         };
-        let after: u32 = keys[place + 1..].iter().map(|key| self.width(*key)).sum();
-        let share = u128::from(self.value(OrderKey::FairShare, &candidate)) << after;
-        let [high, low] = candidate.packed;
-        Candidate { packed: [high | (share >> 64) as u64, low | share as u64], ..candidate }
+        let after: u32 = self.widths[place + 1..self.packed].iter().sum();
+        let slot = u128::MAX.unbounded_shr(u128::BITS - width).unbounded_shl(after);
+        let packed = candidate.key() & !slot | u128::from(share).unbounded_shl(after);
+        Candidate { packed: [(packed >> 64) as u64, packed as u64], share, ..candidate }
     }
 
     /// The checkpoints that `candidate` stands for, in the order of deletion.
+    #[inline]
     pub(crate) fn members<'c>(&'c self, candidate: &'c Candidate) -> &'c [u32] {
         self.chains.with(&candidate.index)
     }
 
-    /// What deleting `candidate` frees.
-    pub(crate) fn gain(&self, candidate: &Candidate) -> Need {
-        let gains = self.members(candidate).iter().map(|index| self.census.gain(*index));
-        gains.fold(Need::default(), |all, one| all.plus(one))
-    }
-
     /// What `amount` is of the scarce signal.
+    #[inline]
     pub(crate) fn scarce_of(&self, amount: Need) -> u64 {
         match self.scarce {
             Signal::Available => amount.bytes.0,
@@ -133,46 +202,57 @@ impl<'a> Ranking<'a> {
         }
     }
 
-    #[inline]
+    /// What all checkpoints together free of the scarce signal.
+    pub(crate) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// By how many bits to shift [`Candidate::key`] to the right so that only the first `count` keys are left; `None`
+    /// when not all of these are packed.
+    pub(crate) fn leading(&self, count: usize) -> Option<u32> {
+        self.widths[..self.packed].get(count..).map(|rest| rest.iter().sum())
+    }
+
     /// Smaller goes first. A total order: the keys, then instant, mtime, name, directory, inode.
+    #[inline]
     pub(crate) fn compare(&self, a: &Candidate, b: &Candidate) -> Ordering {
-        a.packed
-            .cmp(&b.packed)
-            .then_with(|| {
-                self.by_keys(&self.order[self.packed..], a, b).map_or(Ordering::Equal, |(_, by)| by)
-            })
-            .then_with(|| self.census.by_time(a.index, b.index))
+        a.key().cmp(&b.key()).then_with(|| self.compare_tied(a, b))
+    }
+
+    /// The same for two whose [`Candidate::key`] is equal.
+    pub(crate) fn compare_tied(&self, a: &Candidate, b: &Candidate) -> Ordering {
+        let by_rest = self.by_keys(&self.order[self.packed..], a, b);
+        by_rest.map_or(Ordering::Equal, |(_, by)| by).then_with(|| self.census.by_time(a.index, b.index))
     }
 
     /// The first of `keys` that tells the two apart.
-    pub(crate) fn by_keys(
-        &self,
-        keys: &[OrderKey],
-        a: &Candidate,
-        b: &Candidate,
-    ) -> Option<(OrderKey, Ordering)> {
+    pub(crate) fn by_keys(&self, keys: &[Key], a: &Candidate, b: &Candidate) -> Option<(Key, Ordering)> {
         let compared = keys.iter().map(|key| (*key, self.value(*key, a).cmp(&self.value(*key, b))));
         compared.into_iter().find(|(_, order)| order.is_ne())
     }
 
     /// Smaller goes first.
-    fn value(&self, key: OrderKey, candidate: &Candidate) -> u64 {
+    #[inline]
+    fn value(&self, key: Key, candidate: &Candidate) -> u64 {
         let states = || self.census.states(candidate.index);
         let follows = || self.census.follows(candidate.index);
+        let Key::Order(key) = key else {
+            // One member that would have been spared would have spared its whole chain.
+            let mut members = self.members(candidate).iter();
+            return members.any(|index| self.census.follows(*index).intersects(SPARED_BELOW)).into();
+        };
         match key {
             OrderKey::Incomplete => (!states().contains(States::INCOMPLETE)).into(),
             OrderKey::LeastProtected => self.census.protection(candidate.index).get().into(),
             OrderKey::Orphan => (!states().contains(States::ORPHAN)).into(),
             OrderKey::Superseded => (!follows().contains(Follows::SUPERSEDED)).into(),
-            OrderKey::Oldest => self.most_buckets - self.buckets(self.census.instant(candidate.index)),
-            OrderKey::Largest => self.most(key) - self.scarce_of(self.gain(candidate)),
+            OrderKey::Oldest => self.most_buckets - self.buckets(self.age(candidate.index)),
+            OrderKey::Largest => self.most(Key::Order(key)) - self.scarce_of(candidate.gain()),
             OrderKey::SmallestLoss => {
                 let loss = self.members(candidate).iter().map(|index| self.loss(*index)).sum();
-                loss::per_unit(loss, self.scarce_of(self.gain(candidate)))
+                loss::per_unit(loss, self.scarce_of(candidate.gain()))
             }
-            OrderKey::FairShare => {
-                self.held.get(candidate.index as usize).map_or(0, |held| self.total - held)
-            }
+            OrderKey::FairShare => candidate.share,
         }
     }
 
@@ -181,38 +261,33 @@ impl<'a> Ranking<'a> {
         let is_incomplete = self.census.states(index).contains(States::INCOMPLETE);
         let follows = self.census.follows(index);
         let protection = self.census.protection(index);
-        loss::of(
-            is_incomplete,
-            protection,
-            follows,
-            Duration::from_nanos(self.age(self.census.instant(index))),
-        )
+        loss::of(is_incomplete, protection, follows, Duration::from_nanos(self.age(index)))
     }
 
-    /// How many age buckets old.
-    fn buckets(&self, instant: i64) -> u64 {
-        let age = self.age(instant);
-        age.checked_div(self.age_bucket).unwrap_or(age)
+    /// How many age buckets that is.
+    #[inline]
+    fn buckets(&self, nanoseconds: u64) -> u64 {
+        nanoseconds.checked_div(self.age_bucket).unwrap_or(nanoseconds)
     }
 
-    fn age(&self, instant: i64) -> u64 {
-        u64::try_from((self.now - i128::from(instant)).max(0)).unwrap_or(u64::MAX)
+    #[inline]
+    fn age(&self, index: u32) -> u64 {
+        self.census.nanoseconds_since(self.census.instant(index))
     }
 
     /// The largest value of `key` here. Few bits hold it: that is how the usual orders fit into 128.
-    fn most(&self, key: OrderKey) -> u64 {
+    #[inline]
+    fn most(&self, key: Key) -> u64 {
+        let Key::Order(key) = key else { return 1 };
         match key {
             OrderKey::Incomplete | OrderKey::Orphan | OrderKey::Superseded => 1,
             OrderKey::LeastProtected => 100,
             OrderKey::Oldest => self.most_buckets,
             // A chain may hold as much as all.
             OrderKey::Largest if self.chains.is_empty() => self.most_gain,
-            OrderKey::Largest | OrderKey::FairShare => self.total,
+            OrderKey::Largest => self.total,
+            OrderKey::FairShare => self.total.max(self.holders.len() as u64),
             OrderKey::SmallestLoss => u64::MAX,
         }
-    }
-
-    fn width(&self, key: OrderKey) -> u32 {
-        u64::BITS - self.most(key).leading_zeros()
     }
 }

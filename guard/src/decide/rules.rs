@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::decide::census::{Census, Follows};
 use crate::decide::chain::Chains;
-use crate::model::{DeleteReason, OrderKey, Policy, Ranked, SpareReason, Standing, States};
+use crate::model::{DeleteReason, OrderKey, Policy, Ranked, SpareReason, SparedBelow, Standing, States};
 
 /// Who may go at all.
 pub(crate) struct Rules<'a> {
@@ -43,6 +43,7 @@ impl<'a> Rules<'a> {
     }
 
     /// Why the checkpoint at `index` is no candidate; `None` when it is one.
+    #[inline]
     pub(crate) fn spare_reason(&self, index: u32) -> Option<SpareReason> {
         self.own_spare_reason(index).or_else(|| {
             let chain = self.chains.of(index)?;
@@ -50,6 +51,7 @@ impl<'a> Rules<'a> {
         })
     }
 
+    #[inline]
     fn own_spare_reason(&self, index: u32) -> Option<SpareReason> {
         let states = self.census.states(index);
         let follows = self.census.follows(index);
@@ -85,6 +87,7 @@ impl<'a> Rules<'a> {
         let party = self.census.party(index);
         DeleteReason::Ranked(Ranked {
             decided_by,
+            spared_below: self.spared_below(index),
             standing: self.standing(index),
             namespace: party.owner.namespace.clone(),
             protection: party.protected.protection,
@@ -92,6 +95,18 @@ impl<'a> Rules<'a> {
             age: self.census.age(index),
             frees: self.census.gain(index).bytes,
         })
+    }
+
+    /// What no longer spares it.
+    fn spared_below(&self, index: u32) -> Option<SparedBelow> {
+        let follows = self.census.follows(index);
+        if self.spares_young_and_last {
+            None
+        } else if follows.contains(Follows::YOUNG) {
+            Some(SparedBelow::Young)
+        } else {
+            follows.contains(Follows::LAST).then_some(SparedBelow::Last)
+        }
     }
 
     fn standing(&self, index: u32) -> Standing {

@@ -4,6 +4,7 @@
 
 mod bytes;
 mod checkpoint;
+mod growth;
 mod identity;
 mod inventory;
 mod level;
@@ -16,6 +17,7 @@ mod reason;
 
 pub use bytes::{Bytes, ParseBytesError};
 pub use checkpoint::{Checkpoint, FileId, Holder, Kind, States};
+pub use growth::{Growth, KnownBy, NamespaceGrowth, WriterGrowth};
 pub use identity::{Certainty, Engine, Identity, Owner};
 pub use inventory::Inventory;
 pub use level::Level;
@@ -23,11 +25,11 @@ pub use observation::{Inodes, Observation, Signal};
 pub use pattern::{Pattern, PatternError};
 pub use plan::{Need, Plan, Spared, Trigger, Victim};
 pub use policy::{
-    EvictionPolicy, Limits, MinimumReclaim, OrderKey, OwnerPattern, Policy, PressurePolicy, Protection,
-    ProtectionPolicy, ProtectionRule, RetentionRule, Threshold,
+    EvictionPolicy, KeepTogether, Limits, Max, MinimumReclaim, OrderKey, OwnerPattern, Policy,
+    PressurePolicy, Protection, ProtectionPolicy, ProtectionRule, RetentionRule, Threshold,
 };
 pub use quantity::{Amount, ParseQuantityError, Percent, Quantity};
-pub use reason::{DeleteReason, Limit, Ranked, Scope, SpareReason, Standing};
+pub use reason::{DeleteReason, Limit, Ranked, Scope, SpareReason, SparedBelow, Standing};
 
 /// Time since an arbitrary fixed point (`CLOCK_MONOTONIC`, as the kernel's `bpf_ktime_get_ns` counts it).
 ///

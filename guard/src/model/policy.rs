@@ -160,8 +160,21 @@ pub struct EvictionPolicy {
     pub min_age: Duration,
     /// The newest so many complete ones of each container are spared, but not at critical.
     pub keep_last: u32,
-    /// Checkpoints that need each other are kept or dropped as a whole.
-    pub keep_together: bool,
+    /// Which checkpoints are kept or dropped as a whole.
+    pub keep_together: KeepTogether,
+}
+
+/// Which checkpoints belong so much together that they are kept or dropped as a whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum KeepTogether {
+    /// None: each goes by itself.
+    Off,
+    /// Those that cannot be restored without each other: a pre-checkpoint and those that build on it.
+    #[default]
+    Chains,
+    /// All of one container (of one pod, for pod checkpoints): a forensic series tells the story, its members do not.
+    Containers,
 }
 
 /// How much a checkpoint is worth keeping: 0 to 100, and 100 is never evicted.
@@ -248,8 +261,8 @@ pub struct ProtectionPolicy {
     pub rules: Vec<ProtectionRule>,
 }
 
-/// One limit at each scope it can be counted over; `None` is no limit, zero is zero.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// One limit at each scope it can be counted over; `None` says nothing of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits<T> {
     /// Per container.
     pub container: Option<T>,
@@ -259,19 +272,58 @@ pub struct Limits<T> {
     pub namespace: Option<T>,
 }
 
+impl<T> Default for Limits<T> {
+    fn default() -> Limits<T> {
+        Limits { container: None, pod: None, namespace: None }
+    }
+}
+
+impl<T> Limits<T> {
+    /// Every limit, changed by `change`.
+    pub fn map<U>(self, change: impl Fn(T) -> U) -> Limits<U> {
+        let Limits { container, pod, namespace } = self;
+        Limits { container: container.map(&change), pod: pod.map(&change), namespace: namespace.map(&change) }
+    }
+}
+
+/// The most that a rule allows. Ordered by leniency.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Max<T> {
+    /// So much; zero allows nothing.
+    At(T),
+    /// Any amount, whatever a less specific rule says.
+    Unlimited,
+}
+
+impl<T> Max<T> {
+    /// So much; `None` when there is no limit.
+    pub fn limit(self) -> Option<T> {
+        match self {
+            Max::At(limit) => Some(limit),
+            Max::Unlimited => None,
+        }
+    }
+}
+
+impl<T> From<T> for Max<T> {
+    fn from(limit: T) -> Max<T> {
+        Max::At(limit)
+    }
+}
+
 /// What to keep of some owners outside pressure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RetentionRule {
     /// Whom it is about.
     pub owner: OwnerPattern,
     /// At most so many.
-    pub max_count: Limits<u32>,
+    pub max_count: Limits<Max<u32>>,
     /// At most so much together.
-    pub max_total_size: Limits<Bytes>,
+    pub max_total_size: Limits<Max<Bytes>>,
     /// At most so large, each.
-    pub max_size: Option<Bytes>,
+    pub max_size: Option<Max<Bytes>>,
     /// At most so old.
-    pub max_age: Option<Duration>,
+    pub max_age: Option<Max<Duration>>,
     /// `Some(false)`: checkpoints whose pod is known to be gone are deleted.
     pub retain_orphans: Option<bool>,
     /// Where it is written, for people: `retention[0] namespace="*" (guard.toml:31)`.

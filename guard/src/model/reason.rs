@@ -22,6 +22,13 @@ pub enum DeleteReason {
         /// What it frees.
         frees: Bytes,
     },
+    /// Room is made before it is needed.
+    Announced {
+        /// For what: a sentence.
+        why: Arc<str>,
+        /// Why this one.
+        reason: Box<DeleteReason>,
+    },
 }
 
 /// What put a checkpoint among the first in the order.
@@ -30,6 +37,8 @@ pub struct Ranked {
     /// The key that put it before the first candidate left alone; `None` when all candidates go, or when nothing
     /// but the ties' breakers (time, name) tells the two apart.
     pub decided_by: Option<OrderKey>,
+    /// What would have spared it below critical.
+    pub spared_below: Option<SparedBelow>,
     /// What it is.
     pub standing: Standing,
     /// Its namespace, whose protection the sentence names.
@@ -42,6 +51,15 @@ pub struct Ranked {
     pub age: Duration,
     /// What it frees.
     pub frees: Bytes,
+}
+
+/// What spares a checkpoint, but not at critical.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SparedBelow {
+    /// Younger than `min-age`.
+    Young,
+    /// One of the newest `keep-last` of its container.
+    Last,
 }
 
 /// What a checkpoint is to its container.
@@ -129,6 +147,15 @@ impl fmt::Display for Ranked {
             None => f.write_str(" (the default)")?,
         }
         write!(f, ", {} old, frees {}", Coarse(self.age), self.frees)?;
+        match self.spared_below {
+            Some(SparedBelow::Young) => {
+                f.write_str("; younger than min-age, which spares only below critical")?
+            }
+            Some(SparedBelow::Last) => {
+                f.write_str("; among the last of its container, which spares only below critical")?;
+            }
+            None => {}
+        }
         match self.decided_by {
             Some(OrderKey::SmallestLoss) => {
                 f.write_str("; chosen by smallest-loss: the least is lost with it")
@@ -173,6 +200,7 @@ impl fmt::Display for DeleteReason {
             DeleteReason::Retention { limit, rule, age, frees } => {
                 write!(f, "{limit} ({rule}); {} old, frees {frees}", Coarse(*age))
             }
+            DeleteReason::Announced { why, reason } => write!(f, "{why}; {reason}"),
         }
     }
 }
@@ -220,6 +248,18 @@ pub enum SpareReason {
     Unsettled,
 }
 
+impl SpareReason {
+    /// The same for many at once: without what differs from one checkpoint to the next.
+    pub fn of_many(&self) -> String {
+        match self {
+            SpareReason::Young { .. } => "younger than min-age".to_owned(),
+            SpareReason::NoGain { .. } => "deleting it frees nothing of what is short".to_owned(),
+            SpareReason::NotNeeded { .. } => "not needed".to_owned(),
+            same => same.to_string(),
+        }
+    }
+}
+
 impl fmt::Display for SpareReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -237,7 +277,7 @@ impl fmt::Display for SpareReason {
             SpareReason::Linked => f.write_str("another hard link holds its data: deleting it frees nothing"),
             SpareReason::Refused => f.write_str("deleting it failed lately; tried again after the next scan"),
             SpareReason::Together => {
-                f.write_str("belongs to a chain of checkpoints of which one stays (keep-together)")
+                f.write_str("belongs with other checkpoints of which one stays (keep-together)")
             }
             SpareReason::NoGain { rank } => {
                 write!(f, "rank {rank}: deleting it frees nothing of what is short")
@@ -281,6 +321,7 @@ mod tests {
     fn a_reason_is_a_sentence_that_stands_alone() {
         let ranked = Ranked {
             decided_by: Some(OrderKey::LeastProtected),
+            spared_below: None,
             standing: Standing::Superseded,
             namespace: Some("ci-nightly".into()),
             protection: Protection::new(5).unwrap(),
@@ -304,5 +345,7 @@ mod tests {
         );
         check(SpareReason::Young { age: Duration::from_secs(40) }, "only 40 s old, younger than min-age");
         check(SpareReason::NotNeeded { rank: 7 }, "not needed: rank 7, the target is met without it");
+        let ranks = [3, 4].map(|rank| SpareReason::NoGain { rank }.of_many());
+        assert_eq!(ranks[0], ranks[1], "one line in a message, however many there are");
     }
 }

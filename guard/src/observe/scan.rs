@@ -1,5 +1,6 @@
 //! What lies in a directory: names and stat, nothing of the content.
 
+use std::collections::HashMap;
 use std::ffi::{CStr, OsStr};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
@@ -158,6 +159,40 @@ pub fn measure(
     Ok(tree)
 }
 
+/// The regular files below each subdirectory of `dir`, by that subdirectory: which pod checkpoint a file belongs to. At most
+/// as much as [`measure`] looks at is looked at.
+///
+/// # Errors
+/// `dir` cannot be read. What vanishes meanwhile is not there.
+pub fn files_by_subdirectory(dir: BorrowedFd<'_>) -> Result<HashMap<FileId, FileId>, Errno> {
+    let mut tops = Vec::new();
+    scan(dir, |name, stat| {
+        if stat.sort == Sort::Directory {
+            tops.push((name.to_owned(), stat.file));
+        }
+    })?;
+    let mut found = HashMap::new();
+    for (name, top) in tops {
+        let mut below: Vec<OwnedFd> = open_directory(dir, &name).into_iter().collect();
+        while let Some(fd) = below.pop().filter(|_| found.len() < ENTRIES_MAX as usize) {
+            // An error is a directory that has vanished, or one that tells nothing.
+            let _ = scan(fd.as_fd(), |name, stat| match stat.sort {
+                Sort::File => {
+                    found.insert(stat.file, top);
+                }
+                Sort::Directory if below.len() < OPEN_MAX && stat.file.dev == top.dev => {
+                    below.extend(open_directory(fd.as_fd(), name));
+                }
+                _ => {}
+            });
+        }
+    }
+    Ok(found)
+}
+
+/// So many subdirectories of one checkpoint are held open; KEP-5823 has one for each container.
+const OPEN_MAX: usize = 64;
+
 /// Adds what lies in `dir`, at most `depth` levels of it, so at most `depth` descriptors are open at a time.
 fn walk(
     dir: BorrowedFd<'_>,
@@ -201,7 +236,7 @@ fn walk(
     Ok(())
 }
 
-fn open_directory(dir: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Errno> {
+pub(super) fn open_directory(dir: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Errno> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     openat(dir, name, flags, Mode::empty())
 }

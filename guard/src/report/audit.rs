@@ -25,7 +25,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use self::event::Line;
-pub use self::event::{Deletion, DeletionOutcome, Event};
+pub use self::event::{Deletion, DeletionOutcome, Event, Refusals, RefusedWriter};
 use self::file::{LogFile, NO_LINE, Tail};
 pub use self::history::{Broken, Entry, HistoryError, read, verify};
 use self::sync::Syncer;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::model::{Certainty, Checkpoint, Engine, Protection, States};
 
@@ -91,6 +91,34 @@ pub fn state_words(states: States) -> Vec<&'static str> {
     .filter(|(state, _)| states.contains(*state))
     .map(|(_, word)| word)
     .collect()
+}
+
+/// The brake of one filesystem.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BrakeRecord {
+    /// The filesystem, as metrics call it.
+    pub filesystem: String,
+    /// The watched directories on it.
+    pub directories: Vec<String>,
+    /// Whether writers are refused now.
+    pub engaged: bool,
+    /// Why; `null` when they are not.
+    pub reason: Option<String>,
+    /// Since when.
+    pub since: Option<Timestamp>,
+    /// An operator's engagement ends by itself after this.
+    pub expires_in_seconds: Option<u64>,
+    /// For so long it does not engage by itself, because an operator released it.
+    pub inhibited_for_seconds: Option<u64>,
+    /// Calls that were refused since then.
+    pub refused_calls: u64,
+    /// What they would have written, as far as the kernel tells.
+    pub refused_bytes: u64,
+    /// Whether writers that have their file open already are stopped too; `null` while that is not known.
+    pub stops_writes: Option<bool>,
+    /// What went wrong.
+    pub problem: Option<String>,
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ pub use listen::{SocketError, listen};
 pub use serve::{Answer, Answers, Peer, serve};
 
 use crate::report::record::API_VERSION;
+use crate::report::record::{API_VERSION, BrakeRecord};
 use crate::report::snapshot::Snapshot;
 
 /// What can be asked.
@@ -29,6 +30,25 @@ use crate::report::snapshot::Snapshot;
 pub enum Request {
     /// Who is there. Answered by [`Reply::Daemon`].
     Daemon,
+    /// Whether writers are refused, on all filesystems or on one. Answered by [`Reply::Brake`], like the next two.
+    BrakeStatus {
+        /// One of its watched directories.
+        filesystem: Option<String>,
+    },
+    /// Refuse them from now on.
+    BrakeEngage {
+        /// As above.
+        filesystem: Option<String>,
+        /// For so long; `null`: until it is released.
+        seconds: Option<u64>,
+    },
+    /// Let them write.
+    BrakeRelease {
+        /// As above.
+        filesystem: Option<String>,
+        /// For so long the brake does not engage by itself.
+        inhibit_seconds: u64,
+    },
     /// What it knows right now. Answered by [`Reply::Snapshot`].
     Snapshot,
     /// The same again and again, until the client closes the connection.
@@ -40,7 +60,7 @@ pub enum Request {
 
 impl Request {
     /// Every word of `request`, for messages.
-    const WORDS: &str = "daemon, snapshot, watch";
+    const WORDS: &str = "daemon, snapshot, watch, brake-status, brake-engage, brake-release";
 }
 
 /// What is answered.
@@ -59,6 +79,13 @@ pub enum Reply {
         dry_run: bool,
         /// What sees the writes.
         backend: String,
+    },
+    /// The brake, of each filesystem that was asked for.
+    Brake {
+        /// `lsm` or `fanotify`.
+        mode: String,
+        /// The filesystems.
+        items: Vec<BrakeRecord>,
     },
     /// What it knows.
     Snapshot(Box<Snapshot>),

@@ -15,8 +15,8 @@ pub use outcome::Outcome;
 pub use replay::{Chooser, replay};
 
 use crate::model::{
-    Amount, EvictionPolicy, MinimumReclaim, OrderKey, OwnerPattern, Pattern, Percent, Policy, PressurePolicy,
-    Protection, ProtectionPolicy, ProtectionRule, Quantity, Threshold,
+    Amount, EvictionPolicy, KeepTogether, MinimumReclaim, OrderKey, OwnerPattern, Pattern, Percent, Policy,
+    PressurePolicy, Protection, ProtectionPolicy, ProtectionRule, Quantity, Threshold,
 };
 
 /// The documented defaults, and the protection of the sample configuration (`ci-*` 5, `incident-*` 90).
@@ -45,7 +45,7 @@ pub fn sample_policy() -> Policy {
             age_bucket: Duration::from_secs(3600),
             min_age: Duration::from_secs(120),
             keep_last: 1,
-            keep_together: false,
+            keep_together: KeepTogether::Chains,
         },
         protection: ProtectionPolicy {
             default: Protection::new(50).expect("at most 100"),

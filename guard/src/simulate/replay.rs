@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::decide::{Pressure, Request, plan, retention};
+use crate::decide::{Pressure, Request, retention, victims};
 use crate::model::{
     Bytes, Certainty, Checkpoint, FileId, Identity, Inventory, Kind, Monotonic, Need, Observation, Plan,
     Policy, Signal, States, Trigger,
@@ -197,7 +197,7 @@ impl<'a> Node<'a> {
             Chooser::Guard => {
                 let trigger = Trigger::Pressure(self.pressure.need_level(&self.policy.pressure));
                 let Plan { victims, shortfall, .. } =
-                    plan(&self.inventory, &Request { need, trigger }, self.policy, time(at));
+                    victims(&self.inventory, &Request { need, trigger }, self.policy, time(at));
                 (victims.iter().map(|victim| victim.index).collect(), shortfall.is_met())
             }
             Chooser::Clairvoyant => self.choose_knowing_the_future(need, at),

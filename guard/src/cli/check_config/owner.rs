@@ -3,7 +3,8 @@
 use serde::Serialize;
 
 use crate::config::{Config, format_duration};
-use crate::model::{Bytes, Owner, ProtectionRule, RetentionRule};
+use crate::decide::{self, protection, protection::Protected};
+use crate::model::{Bytes, Max, Owner, ProtectionRule, RetentionRule};
 
 /// What one owner's checkpoints get, and who says so.
 #[derive(Serialize)]
@@ -38,8 +39,8 @@ impl OwnerReport {
         let mut parts = owner.splitn(3, '/').map(|part| (!part.is_empty()).then(|| part.into()));
         let mut next = || parts.next().flatten();
         let parsed = Owner { namespace: next(), pod: next(), container: next() };
-        let rule = by_specificity(config).into_iter().find(|rule| rule.owner.matches(&parsed));
-        let protection = rule.map_or(config.policy.protection.default, |rule| rule.protection);
+        let Protected { protection, rule } = protection::of_owner(&config.policy.protection, &parsed);
+        let rule = rule.map(|rule| &config.policy.protection.rules[rule]);
         OwnerReport {
             owner: parsed.to_string(),
             protection: protection.get(),
@@ -50,30 +51,38 @@ impl OwnerReport {
     }
 }
 
-/// The limits in force for `owner`: of the rules that match, for each limit the most specific that sets it.
+/// The limits in force for `owner`, found as the daemon finds them.
 fn limits(owner: &Owner, rules: &[RetentionRule]) -> Vec<LimitReport> {
-    let mut matching: Vec<_> = rules.iter().filter(|rule| rule.owner.matches(owner)).collect();
-    // Stable: of equally specific rules the one written last counts, as in the file.
-    matching.sort_by_key(|rule| rule.owner.specificity());
-    let count = |count: u32| if count == u32::MAX { "unlimited".to_owned() } else { count.to_string() };
-    let size = |size: Bytes| if size.0 == u64::MAX { "unlimited".to_owned() } else { size.to_string() };
-    let age =
-        |age| if age == std::time::Duration::MAX { "unlimited".to_owned() } else { format_duration(age) };
-    type Shown<'a> = &'a dyn Fn(&RetentionRule) -> Option<String>;
-    let fields: [(&'static str, Shown<'_>); 9] = [
-        ("max-count.container", &|rule| rule.max_count.container.map(count)),
-        ("max-count.pod", &|rule| rule.max_count.pod.map(count)),
-        ("max-count.namespace", &|rule| rule.max_count.namespace.map(count)),
-        ("max-total-size.container", &|rule| rule.max_total_size.container.map(size)),
-        ("max-total-size.pod", &|rule| rule.max_total_size.pod.map(size)),
-        ("max-total-size.namespace", &|rule| rule.max_total_size.namespace.map(size)),
-        ("max-size", &|rule| rule.max_size.map(size)),
-        ("max-age", &|rule| rule.max_age.map(age)),
-        ("retain-orphans", &|rule| rule.retain_orphans.map(|retain| retain.to_string())),
+    let count = |count: u32| count.to_string();
+    let size = |size: Bytes| size.to_string();
+    let limits = [
+        ("max-count.container", limit(rules, owner, |rule| rule.max_count.container, count)),
+        ("max-count.pod", limit(rules, owner, |rule| rule.max_count.pod, count)),
+        ("max-count.namespace", limit(rules, owner, |rule| rule.max_count.namespace, count)),
+        ("max-total-size.container", limit(rules, owner, |rule| rule.max_total_size.container, size)),
+        ("max-total-size.pod", limit(rules, owner, |rule| rule.max_total_size.pod, size)),
+        ("max-total-size.namespace", limit(rules, owner, |rule| rule.max_total_size.namespace, size)),
+        ("max-size", limit(rules, owner, |rule| rule.max_size, size)),
+        ("max-age", limit(rules, owner, |rule| rule.max_age, format_duration)),
+        (
+            "retain-orphans",
+            limit(rules, owner, |rule| rule.retain_orphans.map(Max::At), |retain| retain.to_string()),
+        ),
     ];
-    let in_force = fields.into_iter().filter_map(|(limit, shown)| {
-        let (rule, value) = matching.iter().rev().find_map(|rule| shown(rule).map(|value| (rule, value)))?;
-        Some(LimitReport { limit, value, source: rule.source.clone() })
-    });
-    in_force.collect()
+    let report = |(limit, found): (&'static str, Option<(String, usize)>)| {
+        let (value, rule) = found?;
+        Some(LimitReport { limit, value, source: rules[rule].source.clone() })
+    };
+    limits.into_iter().filter_map(report).collect()
+}
+
+/// One limit in words, and the rule it comes from.
+fn limit<T: Ord + Copy>(
+    rules: &[RetentionRule],
+    owner: &Owner,
+    field: impl Fn(&RetentionRule) -> Option<Max<T>>,
+    shown: impl Fn(T) -> String,
+) -> Option<(String, usize)> {
+    let (max, rule) = decide::limit_of(rules, owner, field)?;
+    Some((max.limit().map_or("unlimited".to_owned(), shown), rule))
 }

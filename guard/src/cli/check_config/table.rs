@@ -37,7 +37,24 @@ fn render_pool(text: &mut String, pool: &PoolReport) {
     for row in &pool.thresholds {
         thresholds.add_row(threshold(row));
     }
-    let _ = writeln!(text, "{thresholds}");
+    let _ = writeln!(text, "{thresholds}\n");
+    if let Some(kubelet) = pool.kubelet.as_ref().filter(|kubelet| !kubelet.thresholds.is_empty()) {
+        let mut rows = table(&["kubelet", "less than", "for", "reclaims", "from"]);
+        for row in &kubelet.thresholds {
+            let or_dash = |part: &Option<String>| part.clone().unwrap_or("-".to_owned());
+            rows.add_row([
+                Cell::new(format!("{} {}", row.map, row.signal)),
+                Cell::new(&row.value),
+                Cell::new(or_dash(&row.grace_period)),
+                Cell::new(or_dash(&row.minimum_reclaim)),
+                match &row.file {
+                    Some(file) => Cell::new(file).fg(Color::Green),
+                    None => Cell::new("its default").fg(Color::DarkGrey),
+                },
+            ]);
+        }
+        let _ = writeln!(text, "{rows}");
+    }
     match &pool.kubelet {
         Some(kubelet) if kubelet.files.is_empty() => {
             let _ = writeln!(text, "The kubelet's thresholds are its defaults; its file was not found.\n");

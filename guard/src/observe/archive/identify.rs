@@ -4,6 +4,10 @@
 //! the engine's own keys in `spec.dump`, which a tenant can write only where the node's administrator passes pod
 //! annotations through (containerd's `pod_annotations`); the labels in `status.dump`; the file name, which anybody
 //! chooses who can write into the directory.
+//!
+//! A tenant's words against the engine's own make the identity ambiguous, and that is all they do: the reading that they
+//! would add is left out, because every reading protects, and who wrote `kube-system` into his annotations would have his
+//! checkpoints outlive everybody else's.
 
 use jiff::Timestamp;
 
@@ -59,6 +63,8 @@ struct Inside {
     readings: Vec<Owner>,
     /// podman wrote it: there is no namespace and no pod to know.
     podman: bool,
+    /// The keys in `spec.dump` say otherwise than the engine's own name, so somebody else wrote them.
+    planted: bool,
 }
 
 struct Said {
@@ -70,16 +76,24 @@ struct Said {
 impl Inside {
     fn of(contents: &Contents) -> Inside {
         let mut readings = Vec::new();
-        let all = [contents.engine_name.as_ref(), Some(&contents.keys), contents.labels.as_ref()];
+        let engine_name = contents.engine_name.as_ref();
+        let planted = engine_name.is_some_and(|name| !agree(name, &contents.keys));
+        let all = [engine_name, Some(&contents.keys).filter(|_| !planted), contents.labels.as_ref()];
         for reading in all.into_iter().flatten() {
             if *reading != Owner::default() && !readings.contains(reading) {
                 readings.push(reading.clone());
             }
         }
-        Inside { readings, podman: contents.engine == Engine::Podman }
+        Inside { readings, podman: contents.engine == Engine::Podman && engine_name.is_none(), planted }
     }
 
     fn join(self, name: Option<&CheckpointName>) -> Said {
+        let planted = self.planted;
+        let said = self.join_undisputed(name);
+        if planted { Said { certainty: Certainty::Ambiguous, ..said } } else { said }
+    }
+
+    fn join_undisputed(self, name: Option<&CheckpointName>) -> Said {
         let named: Vec<Owner> = name.into_iter().flat_map(CheckpointName::owners).collect();
         let Some(owner) = self.agreed() else { return self.contradicted(named) };
         if owner == Owner::default() {
@@ -243,18 +257,14 @@ mod tests {
     }
 
     #[test]
-    fn annotations_passed_through_by_containerd_lose_against_the_engines_name() {
+    fn annotations_passed_through_by_containerd_lose_against_the_engines_name_and_protect_nothing() {
         let planted = |engine, keys| inside(engine, keys, Some("tenant/web/main"));
         let crio = || planted(Engine::CriO, "kube-system/coredns/coredns");
-        check(Some("tenant-main"), Some(crio()), "ambiguous: tenant/web/main | kube-system/coredns/coredns");
-        check(None, Some(crio()), "ambiguous: tenant/web/main | kube-system/coredns/coredns");
-        check(
-            Some("ci-main"),
-            Some(crio()),
-            "ambiguous: tenant/web/main | kube-system/coredns/coredns | ci/web/main",
-        );
+        check(Some("tenant-main"), Some(crio()), "ambiguous: tenant/web/main");
+        check(None, Some(crio()), "ambiguous: tenant/web/main");
+        check(Some("ci-main"), Some(crio()), "ambiguous: tenant/web/main | ci/web/main");
         let podman = planted(Engine::Podman, "?/?/main_web_tenant_u-1_0");
-        check(Some("tenant-main"), Some(podman), "ambiguous: tenant/web/main | ?/?/main_web_tenant_u-1_0");
+        check(Some("tenant-main"), Some(podman), "ambiguous: tenant/web/main");
     }
 
     #[test]

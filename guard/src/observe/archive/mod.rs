@@ -17,6 +17,7 @@
 
 mod contents;
 mod dumps;
+pub mod fuzzing;
 mod identify;
 mod input;
 mod interner;

@@ -60,6 +60,11 @@ pub enum ProbeError {
         /// The number.
         slot: u8,
     },
+    /// The brake's programs load and attach, and do not run.
+    #[error(
+        "the brake's programs are attached, and the kernel does not ask them; is `bpf` in /sys/kernel/security/lsm?"
+    )]
+    DoesNotRefuse,
     /// It loads and attaches, but does not see writes.
     #[error("the eBPF program is loaded but counted {counted} of {written} written to a probe file")]
     DoesNotCount {

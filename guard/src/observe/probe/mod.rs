@@ -18,10 +18,10 @@ mod without;
 use std::fmt;
 
 #[cfg(feature = "ebpf")]
-pub use ebpf::{Probe, Wakes};
+pub use ebpf::{Probe, RefusedCalls, Refusing, Wakes};
 pub use error::ProbeError;
 #[cfg(not(feature = "ebpf"))]
-pub use without::{Probe, Wakes};
+pub use without::{Probe, RefusedCalls, Refusing, Wakes};
 
 use crate::model::{Bytes, FileId, Monotonic};
 
@@ -116,7 +116,7 @@ pub struct Written {
 }
 
 /// Who wrote last.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Writer {
     /// Process id in the initial pid namespace; 0 when nobody has written since the file is known.
     pub pid: u32,

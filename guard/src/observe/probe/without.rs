@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use super::{Armed, Backend, Coverage, LedgerEntry, Lost, ProbeError, SelfTest, Slot, Wake, Written};
-use crate::model::{Bytes, FileId};
+use crate::model::{Bytes, FileId, Monotonic};
 
 /// The loaded eBPF program: never, in this build.
 #[derive(Debug)]
@@ -56,6 +56,10 @@ impl Probe {
         match self.0 {}
     }
 
+    pub fn sweep(&self, _: &[LedgerEntry], _: Monotonic) -> Result<usize, ProbeError> {
+        match self.0 {}
+    }
+
     pub fn lost(&self) -> Result<Lost, ProbeError> {
         match self.0 {}
     }
@@ -72,6 +76,50 @@ impl Wakes {
 
 impl AsFd for Wakes {
     fn as_fd(&self) -> BorrowedFd<'_> {
+        match self.0 {}
+    }
+}
+
+/// The brake's programs: never, in this build.
+#[derive(Debug)]
+pub struct Refusing(Infallible);
+
+/// Calls that were refused: never, in this build.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the documentation is that of the build with eBPF")]
+pub struct RefusedCalls {
+    pub place: u32,
+    pub comm: String,
+    pub calls: u64,
+}
+
+#[expect(missing_docs, reason = "the documentation is that of the build with eBPF")]
+impl Refusing {
+    pub fn load() -> Result<Refusing, ProbeError> {
+        Err(ProbeError::NotBuilt)
+    }
+
+    pub fn add(&self, _: BorrowedFd<'_>) -> Result<u32, ProbeError> {
+        match self.0 {}
+    }
+
+    pub fn remove(&self, _: u32) -> Result<(), ProbeError> {
+        match self.0 {}
+    }
+
+    pub fn attach(&self) -> Result<(), ProbeError> {
+        match self.0 {}
+    }
+
+    pub fn detach(&self) -> Result<(), ProbeError> {
+        match self.0 {}
+    }
+
+    pub fn lease(&self, _: u32, _: u64) -> Result<(), ProbeError> {
+        match self.0 {}
+    }
+
+    pub fn take_refused(&self) -> Vec<RefusedCalls> {
         match self.0 {}
     }
 }

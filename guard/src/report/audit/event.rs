@@ -84,6 +84,11 @@ pub enum Event<'a> {
         mode: &'a str,
         /// A sentence.
         reason: &'a str,
+        /// What was available then.
+        available_bytes: u64,
+        /// What was refused; only when they no longer are.
+        #[serde(flatten)]
+        refusals: Option<Refusals<'a>>,
     },
     /// A configuration was taken up or turned down.
     Configuration {
@@ -110,6 +115,38 @@ pub enum Event<'a> {
         /// Why.
         reason: &'a str,
     },
+}
+
+/// What was refused while the brake was engaged.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Refusals<'a> {
+    /// Calls that failed: opening or creating for writing, writing, allocating.
+    pub refused_calls: u64,
+    /// What they would have written, as far as the kernel tells.
+    pub refused_bytes: u64,
+    /// By program; `others` are all beyond the first sixteen.
+    pub writers: Vec<RefusedWriter<'a>>,
+    /// Empty files that refused creations had left, and that were cleared away.
+    pub cleared_files: u64,
+}
+
+/// One program that was refused.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RefusedWriter<'a> {
+    /// Its command name.
+    pub comm: &'a str,
+    /// Calls.
+    pub calls: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+impl<'a> From<(&'a str, u64, u64)> for RefusedWriter<'a> {
+    fn from((comm, calls, bytes): (&'a str, u64, u64)) -> RefusedWriter<'a> {
+        RefusedWriter { comm, calls, bytes }
+    }
 }
 
 /// The fields of a `Deletion`.

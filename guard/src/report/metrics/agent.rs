@@ -6,7 +6,9 @@ use jiff::Timestamp;
 use prometheus::{Gauge, GaugeVec, IntCounter, IntCounterVec};
 
 use super::families::Families;
-use super::labels::{BACKEND, FILESYSTEM, FilesystemLabel, LOST, LostEvents, POOL, VERSION, WAKE, Wake};
+use super::labels::{
+    BACKEND, FILESYSTEM, FilesystemLabel, LAYER, LOST, LostEvents, POOL, VERSION, WAKE, Wake,
+};
 
 #[derive(Debug)]
 pub(super) struct AgentFamilies {
@@ -15,6 +17,7 @@ pub(super) struct AgentFamilies {
     dry_run: Gauge,
     backend: GaugeVec,
     backend_degraded: Gauge,
+    sandbox: GaugeVec,
     lost: IntCounterVec,
     wakes: IntCounterVec,
     scans: IntCounterVec,
@@ -52,6 +55,12 @@ impl AgentFamilies {
             backend_degraded: families.gauge(
                 "checkpoint_guard_backend_degraded",
                 "1 when a better backend was asked for than this kernel grants: reactions take longer.",
+            ),
+            sandbox: families.gauge_by(
+                "checkpoint_guard_sandbox_active",
+                &[LAYER],
+                "1 while this layer limits what the guard itself can do; 0 where the kernel or the configuration has \
+                 none of it (docs/SECURITY.md).",
             ),
             lost: families.counter_by(
                 "checkpoint_guard_lost_events_total",
@@ -122,6 +131,10 @@ impl AgentFamilies {
     pub(super) fn backend(&self, name: &str, degraded: bool) {
         only(&self.backend, name);
         self.backend_degraded.set(f64::from(u8::from(degraded)));
+    }
+
+    pub(super) fn sandbox(&self, layer: &str, active: bool) {
+        self.sandbox.with_label_values(&[layer]).set(f64::from(u8::from(active)));
     }
 
     pub(super) fn lost(&self, kind: LostEvents, count: u64) {

@@ -7,7 +7,9 @@ use prometheus::{GaugeVec, IntCounterVec};
 
 use super::agent::unix_seconds;
 use super::families::Families;
-use super::labels::{FILESYSTEM, FilesystemLabel, LEVEL, THRESHOLD, THRESHOLD_LEVELS};
+use super::labels::{
+    FILESYSTEM, FilesystemLabel, LEVEL, THRESHOLD, THRESHOLD_LEVELS, WRITER, WRITERS, writer_of,
+};
 use crate::model::{Bytes, Level, Need, Observation, PressurePolicy, Signal};
 
 /// What one turn of the loop knows of a filesystem.
@@ -51,6 +53,8 @@ pub(super) struct FilesystemFamilies {
     unreclaimable_bytes: GaugeVec,
     unreclaimable_inodes: GaugeVec,
     brake: GaugeVec,
+    refused_calls: IntCounterVec,
+    refused_bytes: IntCounterVec,
     unencrypted: GaugeVec,
     written: IntCounterVec,
 }
@@ -134,6 +138,16 @@ impl FilesystemFamilies {
                 &[FILESYSTEM],
                 "1 while writers into the checkpoint directories get ENOSPC; new checkpoints fail.",
             ),
+            refused_calls: families.counter_by(
+                "checkpoint_guard_brake_refused_calls_total",
+                &[FILESYSTEM, WRITER],
+                "Calls that the brake let fail: opening, creating, writing, allocating; by the kind of program.",
+            ),
+            refused_bytes: families.counter_by(
+                "checkpoint_guard_brake_refused_bytes_total",
+                &[FILESYSTEM, WRITER],
+                "What these calls would have written, as far as the kernel tells; who tries again is counted again.",
+            ),
             unencrypted: families.gauge_by(
                 "checkpoint_guard_unencrypted_directories",
                 &[FILESYSTEM],
@@ -190,6 +204,21 @@ impl FilesystemFamilies {
         self.written.with_label_values(&[filesystem.as_str()]).inc_by(bytes.0);
     }
 
+    /// Starts the brake's counters at zero, so that the first refusal is an increase.
+    pub(super) fn begin(&self, filesystem: &FilesystemLabel) {
+        for writer in WRITERS {
+            for family in [&self.refused_calls, &self.refused_bytes] {
+                family.with_label_values(&[filesystem.as_str(), writer]);
+            }
+        }
+    }
+
+    pub(super) fn refused(&self, filesystem: &FilesystemLabel, comm: &str, calls: u64, bytes: Bytes) {
+        let labels = [filesystem.as_str(), writer_of(comm)];
+        self.refused_calls.with_label_values(&labels).inc_by(calls);
+        self.refused_bytes.with_label_values(&labels).inc_by(bytes.0);
+    }
+
     /// Drops every series of a filesystem that is no longer watched.
     pub(super) fn forget(&self, filesystem: &FilesystemLabel) {
         let name = filesystem.as_str();
@@ -213,6 +242,11 @@ impl FilesystemFamilies {
                 [&self.level, &self.threshold_bytes, &self.threshold_inodes, &self.time_to_threshold]
             {
                 set_or_remove(family, &[name, level.as_str()], None);
+            }
+        }
+        for writer in WRITERS {
+            for family in [&self.refused_calls, &self.refused_bytes] {
+                let _ = family.remove_label_values(&[name, writer]);
             }
         }
         // Err: there was no such series, which is what is wanted.

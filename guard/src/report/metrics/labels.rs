@@ -27,9 +27,13 @@ pub(super) const REFUSAL: LabelKey = LabelKey {
 };
 pub(super) const LOST: LabelKey =
     LabelKey { name: "kind", values: "`ring-buffer`, `ledger`, `inotify-queue`" };
+pub(super) const WRITER: LabelKey =
+    LabelKey { name: "writer", values: "`containerd`, `crio`, `podman`, `criu`, `kubelet`, `other`" };
 pub(super) const WAKE: LabelKey =
     LabelKey { name: "cause", values: "`budget`, `directory`, `timer`, `configuration`, `request`" };
 pub(super) const BACKEND: LabelKey = LabelKey { name: "backend", values: "`raw-tracepoint`, `inotify`" };
+pub(super) const LAYER: LabelKey =
+    LabelKey { name: "layer", values: "`no-new-privileges`, `capabilities`, `landlock`, `seccomp`" };
 pub(super) const POOL: LabelKey =
     LabelKey { name: "pool", values: "the node's pool as the configuration names it, or nothing" };
 pub(super) const VERSION: LabelKey = LabelKey { name: "version", values: "the guard's version" };
@@ -60,6 +64,14 @@ pub(super) const STATES: [(States, &str); 6] = [
 /// Every value of [`IDENTITY`].
 pub(super) const CERTAINTIES: [Certainty; 4] =
     [Certainty::Exact, Certainty::NameOnly, Certainty::Ambiguous, Certainty::Unknown];
+
+/// Every value of [`WRITER`].
+pub(super) const WRITERS: [&str; 6] = ["containerd", "crio", "podman", "criu", "kubelet", "other"];
+
+/// What kind of program a command name is: `containerd-shim` is `containerd`. Which one exactly, the audit log tells.
+pub(super) fn writer_of(comm: &str) -> &'static str {
+    WRITERS.into_iter().find(|kind| comm.starts_with(kind)).unwrap_or("other")
+}
 
 /// How a filesystem is named in metrics: its mount point or, where that is not known, the first directory
 /// watched on it.

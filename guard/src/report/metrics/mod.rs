@@ -10,6 +10,7 @@ mod deletions;
 mod document;
 mod families;
 mod filesystem;
+mod growth;
 mod labels;
 mod process;
 #[cfg(test)]
@@ -25,12 +26,13 @@ pub use families::{Family, FamilyKind, LabelKey};
 pub use filesystem::FilesystemState;
 pub use labels::{FailureCause, FilesystemLabel, LostEvents, RefusalCause, Wake};
 
-use crate::model::{Bytes, Trigger};
+use crate::model::{Bytes, Growth, Trigger};
 use agent::AgentFamilies;
 use checkpoints::CheckpointFamilies;
 use deletions::DeletionFamilies;
 use families::Families;
 use filesystem::FilesystemFamilies;
+use growth::GrowthFamilies;
 use process::ProcessFamilies;
 
 /// Every metric of one guard, in a registry of its own.
@@ -39,6 +41,7 @@ pub struct Metrics {
     families: Families,
     filesystems: FilesystemFamilies,
     checkpoints: CheckpointFamilies,
+    growth: GrowthFamilies,
     deletions: DeletionFamilies,
     agent: AgentFamilies,
     process: ProcessFamilies,
@@ -57,6 +60,7 @@ impl Metrics {
         Metrics {
             filesystems: FilesystemFamilies::declare(&mut families),
             checkpoints: CheckpointFamilies::declare(&mut families),
+            growth: GrowthFamilies::declare(&mut families),
             deletions: DeletionFamilies::declare(&mut families),
             agent: AgentFamilies::declare(&mut families),
             process: ProcessFamilies::declare(&mut families),
@@ -94,6 +98,16 @@ impl Metrics {
         self.checkpoints.set(filesystems);
     }
 
+    /// How fast the checkpoints of each namespace grow. Those that are no longer among them disappear.
+    pub fn growth(&self, growth: &Growth) {
+        self.growth.set(growth);
+    }
+
+    /// What is new in the staging directories.
+    pub fn staged(&self, bytes: Bytes) {
+        self.growth.staged(bytes);
+    }
+
     /// A deletion that was tried did not succeed.
     pub fn deletion_failed(&self, cause: FailureCause) {
         self.deletions.failed(cause);
@@ -117,6 +131,11 @@ impl Metrics {
     /// How writes are seen, and whether that is less than what was asked for.
     pub fn backend(&self, name: &str, degraded: bool) {
         self.agent.backend(name, degraded);
+    }
+
+    /// Whether a layer of the sandbox limits the guard itself.
+    pub fn sandbox(&self, layer: &str, active: bool) {
+        self.agent.sandbox(layer, active);
     }
 
     /// The node's pool.
@@ -168,6 +187,7 @@ impl FilesystemMetrics<'_> {
         self.metrics.deletions.begin(self.label);
         self.metrics.agent.begin(self.label);
         self.metrics.filesystems.written(self.label, Bytes::ZERO);
+        self.metrics.filesystems.begin(self.label);
     }
 
     /// Takes over what one turn of the loop knows.
@@ -180,9 +200,19 @@ impl FilesystemMetrics<'_> {
         self.metrics.filesystems.unencrypted(self.label, directories);
     }
 
+    /// So much is on its way to it.
+    pub fn announced(&self, bytes: Bytes) {
+        self.metrics.growth.announced(self.label, bytes);
+    }
+
     /// So many *more* bytes were written into its checkpoint directories.
     pub fn written(&self, bytes: Bytes) {
         self.metrics.filesystems.written(self.label, bytes);
+    }
+
+    /// So many *more* calls of the program `comm` were refused, that would have written so much.
+    pub fn refused(&self, comm: &str, calls: u64, bytes: Bytes) {
+        self.metrics.filesystems.refused(self.label, comm, calls, bytes);
     }
 
     /// A checkpoint of `namespace` was deleted; `freed` is measured.
@@ -204,6 +234,7 @@ impl FilesystemMetrics<'_> {
     pub fn forget(&self) {
         self.metrics.filesystems.forget(self.label);
         self.metrics.deletions.forget(self.label);
+        self.metrics.growth.forget(self.label);
         self.metrics.agent.forget(self.label);
     }
 }

@@ -2,8 +2,8 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::model::{
-    Amount, Certainty, Checkpoint, FileId, Identity, Inodes, Kind, Level, MinimumReclaim, Need, Observation,
-    Owner, PressurePolicy, Quantity, Signal, States, Threshold,
+    Amount, Certainty, Checkpoint, FileId, Identity, Inodes, Kind, Level, MinimumReclaim, NamespaceGrowth,
+    Need, Observation, Owner, PressurePolicy, Quantity, Signal, States, Threshold,
 };
 
 fn threshold(available: &str, inodes: Option<&str>) -> Option<Threshold> {
@@ -75,6 +75,12 @@ fn ext4() -> FilesystemLabel {
     FilesystemLabel::new(std::path::Path::new("/var/lib/kubelet/checkpoints"))
 }
 
+fn growth() -> Growth {
+    let namespace =
+        NamespaceGrowth { namespace: Some("team".into()), rate: Bytes::mib(3), bytes: Bytes::gib(1) };
+    Growth { namespaces: vec![namespace], writers: Vec::new() }
+}
+
 /// Calls every setter there is.
 fn exercise(metrics: &Metrics) {
     let (label, observation, policy) = (ext4(), observation(), policy());
@@ -83,7 +89,12 @@ fn exercise(metrics: &Metrics) {
     filesystem.set(&state(&observation, &policy, Level::Hard));
     filesystem.written(Bytes(4096));
     filesystem.unencrypted(1);
+    filesystem.announced(Bytes::mib(300));
+    metrics.staged(Bytes::mib(400));
+    metrics.growth(&growth());
     filesystem.deleted(&Trigger::Pressure(Level::Hard), Some("team"), Bytes::mib(20));
+    filesystem.refused("containerd-shim", 3, Bytes(4096));
+    filesystem.refused("storm-1", 1, Bytes(1));
     filesystem.scanned(Timestamp::from_second(1_700_000_000).unwrap(), Duration::from_millis(3));
     filesystem.scan_failed();
     metrics.checkpoints([&inventory(vec![
@@ -95,6 +106,7 @@ fn exercise(metrics: &Metrics) {
     metrics.reacted(Duration::from_micros(400));
     metrics.planned(Duration::from_micros(80));
     metrics.backend("raw-tracepoint", true);
+    metrics.sandbox("seccomp", true);
     metrics.pool(Some("gpu"));
     metrics.dry_run(true);
     metrics.lost(LostEvents::Ledger, 1);
@@ -158,8 +170,10 @@ fn case_43_no_metric_has_a_label_for_a_pod_a_file_or_a_time() {
         "state",
         "identity",
         "cause",
+        "writer",
         "kind",
         "backend",
+        "layer",
         "pool",
         "version",
     ]);

@@ -43,6 +43,7 @@ impl Served {
                         backend: "inotify".to_owned(),
                         filesystems: Vec::new(),
                     })),
+                    other => panic!("nobody asked this here: {other:?}"),
                 }
             })
         });

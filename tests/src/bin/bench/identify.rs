@@ -12,6 +12,7 @@ use guard::model::{Bytes, Owner};
 use guard::observe::archive::{Limits, identify, read};
 use jiff::Timestamp;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use nix::time::{ClockId, clock_gettime};
 use tests::archives::Archive;
 
 use crate::Options;
@@ -75,7 +76,43 @@ pub(crate) fn run(options: &Options) -> Result<Section> {
     });
     let verdict = if met == Some(true) { "met" } else { "missed" };
     section.say(format!("Goal for 5 GiB: at most 2 ms, warm and cold, and 128 KiB read: {verdict}."));
+    hostile(options, &mut section)?;
     Ok(section)
+}
+
+/// What archives cost that were made to cost much.
+fn hostile(options: &Options, section: &mut Section) -> Result<()> {
+    const GOAL: Duration = Duration::from_millis(50);
+    let mut table = Table::new(["hostile archive", "size", "bytes read", "CPU time"]);
+    let mut worst = Duration::ZERO;
+    for hostile in tests::hostile::all() {
+        let mut file = tempfile::tempfile()?;
+        file.write_all(&hostile.bytes)?;
+        let mut times = Vec::new();
+        let mut bytes = 0;
+        for _ in 0..options.times(21, 5) {
+            let began: Duration = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?.into();
+            bytes = read(&file, &Limits::DEFAULT)?.bytes_read;
+            let ended: Duration = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?.into();
+            times.push(ended - began);
+        }
+        worst = worst.max(times.iter().copied().min().unwrap_or_default());
+        table.row([
+            hostile.what.to_owned(),
+            Bytes(hostile.bytes.len() as u64).to_string(),
+            Bytes(bytes).to_string(),
+            Times::new(times).tell(),
+        ]);
+    }
+    section.say(
+        "Archives made to cost as much as they can. CPU time of the thread that reads: it waits for nobody.",
+    );
+    section.show(&table);
+    let verdict = if worst <= GOAL { "met" } else { "missed" };
+    section.say(format!(
+        "Goal for each: at most 50 ms: {verdict}. A test measures their memory: at most 16 MiB."
+    ));
+    Ok(())
 }
 
 /// What is put around the tar.

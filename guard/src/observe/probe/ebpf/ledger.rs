@@ -54,6 +54,20 @@ impl Ledger {
         let its: Vec<LedgerKey> = keys.filter(|key| key.dev == file.dev && key.ino == file.ino).collect();
         its.iter().try_for_each(|key| remove(&mut self.files, key))
     }
+
+    /// Drops what is known of those `entries` that nobody has written to since `idle_since`.
+    pub(super) fn sweep(
+        &mut self,
+        entries: &[LedgerEntry],
+        idle_since: Monotonic,
+    ) -> Result<usize, ProbeError> {
+        let idle: HashSet<FileId> =
+            entries.iter().filter(|entry| entry.last < idle_since).map(|entry| entry.file).collect();
+        let keys = self.files.keys().filter_map(Result::ok);
+        let keys: Vec<_> = keys.filter(|key| idle.contains(&FileId { dev: key.dev, ino: key.ino })).collect();
+        keys.iter().try_for_each(|key| remove(&mut self.files, key))?;
+        Ok(keys.len())
+    }
 }
 
 fn remove(files: &mut HashMap<LedgerKey, LedgerValue>, key: &LedgerKey) -> Result<(), ProbeError> {

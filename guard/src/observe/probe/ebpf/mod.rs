@@ -5,6 +5,7 @@ mod budget;
 mod ledger;
 mod object;
 mod offsets;
+mod refusing;
 mod self_test;
 mod wakes;
 mod watched;
@@ -18,10 +19,11 @@ use guard_ebpf::names;
 use self::budget::Budgets;
 use self::ledger::Ledger;
 use self::object::{Array, Object, refused};
+pub use self::refusing::{RefusedCalls, Refusing};
 pub use self::wakes::Wakes;
 use self::watched::Directories;
 use super::{Armed, Backend, Coverage, LedgerEntry, Lost, ProbeError, SelfTest, Slot, Written};
-use crate::model::{Bytes, FileId};
+use crate::model::{Bytes, FileId, Monotonic};
 
 /// The loaded eBPF program; dropping it detaches everything.
 ///
@@ -120,6 +122,12 @@ impl Probe {
     /// Makes room in the ledger: `file` is gone, or no longer of interest. Later writes to it begin at zero.
     pub fn forget(&self, file: FileId) -> Result<(), ProbeError> {
         lock(&self.ledger).forget(file)
+    }
+
+    /// Makes room in the ledger: drops those of `entries` that nobody has written to since `idle_since`. The result is how
+    /// many.
+    pub fn sweep(&self, entries: &[LedgerEntry], idle_since: Monotonic) -> Result<usize, ProbeError> {
+        lock(&self.ledger).sweep(entries, idle_since)
     }
 
     /// What could not be recorded.

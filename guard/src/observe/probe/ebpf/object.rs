@@ -9,7 +9,7 @@ use guard_ebpf::{Offsets, names};
 use super::super::ProbeError;
 
 /// The object that `cargo xtask build-ebpf` made.
-static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/guard-ebpf.o"));
+pub(super) static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/guard-ebpf.o"));
 
 /// The loaded object.
 #[derive(Debug)]

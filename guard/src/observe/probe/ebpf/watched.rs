@@ -153,11 +153,11 @@ impl Directories {
 /// `RAMFS_MAGIC` of linux/magic.h, which the library does not name.
 const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);
 
-fn examine<T>(directory: BorrowedFd<'_>, result: nix::Result<T>) -> Result<T, ProbeError> {
+pub(super) fn examine<T>(directory: BorrowedFd<'_>, result: nix::Result<T>) -> Result<T, ProbeError> {
     result.map_err(|errno| ProbeError::Directory { fd: directory.as_raw_fd(), source: errno.into() })
 }
 
 /// A device number as the kernel has it inside, which is not how `stat` reports it.
-fn kernel_device(dev: u64) -> u64 {
+pub(super) fn kernel_device(dev: u64) -> u64 {
     libc::major(dev) as u64 * (1 << 20) + libc::minor(dev) as u64
 }

@@ -1,0 +1,176 @@
+//! [`LsmBrake`]: the brake by BPF LSM. Engaging is one write to a map; the lease in it is renewed by a thread.
+
+use std::collections::BTreeMap;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nix::errno::Errno;
+
+use super::{Ability, BrakeError, Key, LEASE, LINGER, LOOP_SILENCE_MAX, Refusals, Stance, add_writer};
+use crate::model::Monotonic;
+use crate::observe::probe::{ProbeError, Refusing};
+
+/// How often leases are renewed; several times in each [`LEASE`], for a busy machine.
+const RENEW_EVERY: Duration = Duration::from_millis(300);
+
+/// Programs that could not be attached are tried again after this.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
+
+/// The brake by BPF LSM.
+#[derive(Debug)]
+pub struct LsmBrake {
+    refusing: Refusing,
+    clock: fn() -> Monotonic,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    directories: BTreeMap<Key, Directory>,
+    attached: bool,
+    /// Why they are not, though they should be.
+    unattached: Option<String>,
+    /// When to try again.
+    again: Monotonic,
+    /// When any stance was not off last.
+    needed: Monotonic,
+}
+
+#[derive(Debug)]
+struct Directory {
+    /// Keeps the dentry that the kernel compares with.
+    _fd: OwnedFd,
+    stance: Stance,
+    /// When its loop said so last.
+    said: Monotonic,
+    refusals: Refusals,
+    problem: Option<String>,
+}
+
+impl LsmBrake {
+    /// Loads the programs. `clock` is `CLOCK_MONOTONIC`. [`LsmBrake::tend`] must run.
+    ///
+    /// # Errors
+    /// Says what the kernel lacks.
+    pub fn load(clock: fn() -> Monotonic) -> Result<LsmBrake, ProbeError> {
+        Ok(LsmBrake { refusing: Refusing::load()?, clock, state: Mutex::default() })
+    }
+
+    /// See [`super::Backend::watch`]. At any depth up to 16.
+    pub fn watch(&self, directory: BorrowedFd<'_>) -> Result<Key, BrakeError> {
+        let fd = directory.try_clone_to_owned().map_err(|error| {
+            BrakeError::Directory(Errno::from_raw(error.raw_os_error().unwrap_or_default()))
+        })?;
+        let key = Key(self.refusing.add(directory)?);
+        let directory = Directory {
+            _fd: fd,
+            stance: Stance::Off,
+            said: (self.clock)(),
+            refusals: Refusals::default(),
+            problem: None,
+        };
+        self.lock().directories.insert(key, directory);
+        Ok(key)
+    }
+
+    /// See [`super::Backend::forget`].
+    pub fn forget(&self, key: Key) {
+        let mut state = self.lock();
+        if let Err(error) = self.refusing.remove(key.0) {
+            tracing::warn!(%error, "cannot let go of a directory; its lease runs out");
+        }
+        state.directories.remove(&key);
+    }
+
+    /// See [`super::Backend::set`].
+    pub fn set(&self, key: Key, stance: Stance) {
+        let now = (self.clock)();
+        let mut state = self.lock();
+        if stance != Stance::Off {
+            state.needed = now;
+            self.attach(&mut state, now);
+        }
+        let Some(directory) = state.directories.get_mut(&key) else { return };
+        directory.said = now;
+        if std::mem::replace(&mut directory.stance, stance) != stance {
+            self.lease(key, directory, now);
+        }
+    }
+
+    /// See [`super::Backend::take_refusals`]. How many bytes a call would have written is not told to these programs.
+    pub fn take_refusals(&self, key: Key) -> Refusals {
+        let mut state = self.lock();
+        for refused in self.refusing.take_refused() {
+            if let Some(directory) = state.directories.get_mut(&Key(refused.place)) {
+                add_writer(&mut directory.refusals.writers, &refused.comm, refused.calls, 0);
+            }
+        }
+        state.directories.get_mut(&key).map(|it| std::mem::take(&mut it.refusals)).unwrap_or_default()
+    }
+
+    /// See [`super::Backend::ability`].
+    pub fn ability(&self, key: Key) -> Option<Ability> {
+        let state = self.lock();
+        let problem = state.directories.get(&key)?.problem.clone().or(state.unattached.clone());
+        Some(Ability { stops_writes: true, says_no_space: true, problem })
+    }
+
+    /// Renews the leases, as long as the loops speak. Returns when `stop` is set, and then nothing is engaged any more. To
+    /// be run by a thread of its own.
+    pub fn tend(&self, stop: &AtomicBool) {
+        while !stop.load(Ordering::Relaxed) {
+            std::thread::sleep(RENEW_EVERY);
+            let now = (self.clock)();
+            let mut state = self.lock();
+            for (key, directory) in &mut state.directories {
+                if directory.stance == Stance::Refusing {
+                    self.lease(*key, directory, now);
+                }
+            }
+            if state.attached && now.since(state.needed) >= LINGER {
+                state.attached = false;
+                if let Err(error) = self.refusing.detach() {
+                    tracing::warn!(%error, "the brake's programs stay attached; they refuse nobody");
+                }
+            }
+        }
+        for key in self.lock().directories.keys() {
+            // Err: the map is gone, and with it the lease.
+            let _ = self.refusing.lease(key.0, 0);
+        }
+    }
+
+    fn attach(&self, state: &mut State, now: Monotonic) {
+        if state.attached || now < state.again {
+            return;
+        }
+        state.again = Monotonic(now.0 + TRY_AGAIN);
+        let problem = self.refusing.attach().err().map(|error| error.to_string());
+        state.attached = problem.is_none();
+        if let Some(problem) = problem.as_ref().filter(|problem| state.unattached.as_ref() != Some(problem)) {
+            tracing::error!(problem, "the brake's programs cannot be attached; writers are not refused");
+        }
+        state.unattached = problem;
+    }
+
+    /// Writes the lease that its stance calls for.
+    fn lease(&self, key: Key, directory: &mut Directory, now: Monotonic) {
+        let is_silent = now.since(directory.said) > LOOP_SILENCE_MAX;
+        let until =
+            if directory.stance == Stance::Refusing && !is_silent { now.0 + LEASE } else { Duration::ZERO };
+        let result = self.refusing.lease(key.0, u64::try_from(until.as_nanos()).unwrap_or(u64::MAX));
+        let problem = result.err().map(|error| error.to_string());
+        if let Some(problem) = problem.as_ref().filter(|problem| directory.problem.as_ref() != Some(problem))
+        {
+            tracing::error!(problem, "the brake does not hold");
+        }
+        directory.problem = problem;
+    }
+
+    /// What is kept here is whole between any two statements.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

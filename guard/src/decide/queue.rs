@@ -1,0 +1,111 @@
+//! The candidates in the order in which they go, as far as anybody wants to know it.
+//!
+//! Who goes first among a million is known long before the last two are told apart. So candidates are sorted up to where
+//! the need is met and a little further; only somebody who asks why each is spared pays for the rest.
+
+use crate::decide::rank::{Candidate, Key, Ranking};
+use crate::decide::rules::Rules;
+use crate::decide::share;
+use crate::model::{Need, OrderKey};
+
+/// All candidates. Those up to [`Queue::sorted`] stand in their order, and none of the others comes before any of them.
+pub(crate) struct Queue {
+    all: Vec<Candidate>,
+    sorted: usize,
+}
+
+/// How far to sort.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// To the end.
+    All,
+    /// At least so many, and until the need is met.
+    Needed(usize),
+}
+
+impl Queue {
+    /// Whoever may go at all, in order as far as `extent` says.
+    pub(crate) fn new(ranking: &Ranking<'_>, rules: &Rules<'_>, need: Need, extent: Extent) -> Queue {
+        let count = ranking.census.len();
+        let free = |index: &u32| ranking.chains.of(*index).is_none() && rules.spare_reason(*index).is_none();
+        let mut all = Vec::with_capacity(count as usize);
+        all.extend((0..count).filter(free).map(|index| ranking.candidate(index)));
+        let free_chains = ranking.chains.all().filter(|chain| !rules.chain_stays(*chain));
+        all.extend(free_chains.map(|chain| ranking.chain_candidate(chain)));
+        let sorted = match extent {
+            Extent::All => all.len(),
+            Extent::Needed(least) => select(ranking, &mut all, need, least),
+        };
+        let head = &mut all[..sorted];
+        head.sort_unstable_by_key(Candidate::key);
+        settle_ties(ranking, head);
+        if !ranking.holders().is_empty() {
+            share::settle(ranking, head);
+            // Stable, because that sort knows runs: among equals by the keys before stand the holders one after the
+            // other, each in its order, and to merge them is all that is left to do.
+            head.sort_by_key(Candidate::key);
+            settle_ties(ranking, head);
+        }
+        Queue { all, sorted }
+    }
+
+    /// The candidates that are sorted, first to go first.
+    pub(crate) fn sorted(&self) -> &[Candidate] {
+        &self.all[..self.sorted]
+    }
+
+    /// Whether there is no other.
+    pub(crate) fn is_all_sorted(&self) -> bool {
+        self.sorted == self.all.len()
+    }
+}
+
+/// Brings to the front of `all` those that go first, `least` or more of them and enough to meet `need`; how many they are.
+fn select(ranking: &Ranking<'_>, all: &mut [Candidate], need: Need, least: usize) -> usize {
+    // As many as would do if all were alike, and some more.
+    let alike = ranking.census.len() as u128 * u128::from(ranking.scarce_of(need))
+        / u128::from(ranking.total().max(1));
+    let mut step = usize::try_from(alike + alike / 8).unwrap_or(usize::MAX).max(least).max(1);
+    let (mut done, mut left) = (0, need);
+    while done < all.len() && (done < least || !left.is_met()) {
+        let rest = &mut all[done..];
+        let count = step.min(rest.len());
+        if count < rest.len() {
+            rest.select_nth_unstable_by(count - 1, |a, b| ranking.compare(a, b));
+        }
+        left = rest[..count].iter().fold(left, |left, candidate| left.less(candidate.gain()));
+        done += count;
+        step = step.saturating_mul(2);
+    }
+    complete_group(ranking, all, done)
+}
+
+/// `fair-share` and `smallest-loss` weigh against each other all that are equal by the keys before them: the equals of
+/// the last of the first `count`, which are selected, are brought behind it; how many there are then.
+fn complete_group(ranking: &Ranking<'_>, all: &mut [Candidate], count: usize) -> usize {
+    let weighs = |key: &Key| matches!(key, Key::Order(OrderKey::FairShare | OrderKey::SmallestLoss));
+    let Some(key) = ranking.order.iter().position(weighs).filter(|_| 0 < count && count < all.len()) else {
+        return count;
+    };
+    let last = all[count - 1];
+    let leading = ranking.leading(key);
+    let mut end = count;
+    for place in count..all.len() {
+        let is_equal = match leading {
+            Some(shift) => last.key().unbounded_shr(shift) == all[place].key().unbounded_shr(shift),
+            None => ranking.by_keys(&ranking.order[..key], &last, &all[place]).is_none(),
+        };
+        if is_equal {
+            all.swap(end, place);
+            end += 1;
+        }
+    }
+    end
+}
+
+/// Puts those with equal [`Candidate::key`], which stand side by side, in their order.
+fn settle_ties(ranking: &Ranking<'_>, candidates: &mut [Candidate]) {
+    for tied in candidates.chunk_by_mut(|a, b| a.key() == b.key()).filter(|tied| tied.len() > 1) {
+        tied.sort_unstable_by(|a, b| ranking.compare_tied(a, b));
+    }
+}

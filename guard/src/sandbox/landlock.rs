@@ -1,0 +1,104 @@
+//! Files and ports, by Landlock.
+
+use std::path::PathBuf;
+
+use landlock::{
+    ABI, Access as _, AccessFs, AccessNet, BitFlags, NetPort, PathBeneath, PathFd, RestrictionStatus,
+    Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetError, RulesetStatus, Scope,
+};
+
+use super::State;
+use super::available::landlock_abi;
+use super::needs::{Access, Connect, Needs};
+
+/// The rights that are handled where the kernel knows them: those of Linux 6.12.
+const NEWEST: ABI = ABI::V6;
+
+/// Before this version a file cannot be moved to another directory at all (`LANDLOCK_ACCESS_FS_REFER`), and the guard
+/// moves what it deletes into a private one first. That is worth more than this layer.
+const OLDEST: i32 = 2;
+
+/// Confines this thread and those it will start; tells where checkpoint directories may lie from now on.
+pub(super) fn confine(needs: &Needs) -> (State, Option<Vec<PathBuf>>) {
+    match landlock_abi() {
+        Err(reason) => return (State::Missing(reason.to_owned()), None),
+        Ok(abi) if abi < OLDEST => {
+            return (
+                State::Missing(
+                    "this kernel's version of it is too old (Linux 5.19 has the first usable)".into(),
+                ),
+                None,
+            );
+        }
+        Ok(_) => {}
+    }
+    match restrict(needs) {
+        Ok(status) => {
+            let state = match status.ruleset {
+                RulesetStatus::FullyEnforced => State::Active(None),
+                RulesetStatus::PartiallyEnforced => {
+                    State::Active(Some("this kernel knows some of it only: files, and not all else".into()))
+                }
+                RulesetStatus::NotEnforced => {
+                    return (State::Missing("the kernel enforces nothing of it".into()), None);
+                }
+            };
+            (state, Some(needs.reach()))
+        }
+        Err(error) => (State::Missing(error.to_string()), None),
+    }
+}
+
+fn restrict(needs: &Needs) -> Result<RestrictionStatus, RulesetError> {
+    let mut ruleset = Ruleset::default()
+        .handle_access(AccessFs::from_all(NEWEST))?
+        .scope(Scope::AbstractUnixSocket | Scope::Signal)?
+        .handle_access(AccessNet::BindTcp)?;
+    if needs.connect != Connect::Anywhere {
+        ruleset = ruleset.handle_access(AccessNet::ConnectTcp)?;
+    }
+    let mut ruleset = ruleset.create()?;
+    for need in &needs.paths {
+        // What is not there has no rule: it cannot be opened, which is what would happen anyway.
+        let Ok(path) = PathFd::new(&need.path) else { continue };
+        let rights = if need.path.is_dir() {
+            rights(need.access)
+        } else {
+            rights(need.access) & AccessFs::from_file(NEWEST)
+        };
+        ruleset = ruleset.add_rule(PathBeneath::new(path, rights))?;
+    }
+    if let Some(port) = needs.bind {
+        ruleset = ruleset.add_rule(NetPort::new(port, AccessNet::BindTcp))?;
+    }
+    if let Connect::Ports(ports) = &needs.connect {
+        for port in ports {
+            ruleset = ruleset.add_rule(NetPort::new(*port, AccessNet::ConnectTcp))?;
+        }
+    }
+    ruleset.restrict_self()
+}
+
+fn rights(access: Access) -> BitFlags<AccessFs> {
+    let read = AccessFs::ReadFile | AccessFs::ReadDir;
+    match access {
+        Access::Read => read,
+        // Lock, append, rotate, cut off a torn line.
+        Access::Log => {
+            read | AccessFs::WriteFile | AccessFs::MakeReg | AccessFs::RemoveFile | AccessFs::Truncate
+        }
+        // Taken in the place of one that is left over.
+        Access::Socket => AccessFs::ReadDir | AccessFs::MakeSock | AccessFs::RemoveFile,
+        // Moving aside into the private directory takes making and removing; writing is for the nameless file of the
+        // eBPF self-test and for truncating on xfs. No links, no devices, nothing to be executed.
+        Access::Checkpoints => {
+            read | AccessFs::WriteFile
+                | AccessFs::Truncate
+                | AccessFs::MakeReg
+                | AccessFs::MakeDir
+                | AccessFs::RemoveFile
+                | AccessFs::RemoveDir
+                | AccessFs::Refer
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! The brake by fanotify, on this kernel: who is refused, who is not, and what is left when something dies.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use guard::act::brake::LEASE;
+use guard::act::brake::fanotify::Fanotify;
+use guard::act::brake::helper::DEADMAN;
+use guard::model::Bytes;
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tests::brake::{self, PATIENCE, create, now, settings, until_open};
+use tests::loopfs::{Filesystem, LoopMount};
+use tests::scene::Scene;
+use tests::setting::Daemon;
+
+/// Without permission events there is nothing to test; said loudly.
+fn can_brake() -> bool {
+    let works = guard::act::brake::try_group();
+    if let Err(error) = &works {
+        println!("SKIPPED brake_fanotify: {error}");
+    }
+    works.is_ok()
+}
+
+/// Whether this kernel stops writes in progress and says ENOSPC: FAN_PRE_ACCESS, Linux 6.14.
+fn stops_writes() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|word| word.parse().unwrap_or(0));
+    let version: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    version >= (6, 14)
+}
+
+fn refusal() -> Errno {
+    if stops_writes() { Errno::ENOSPC } else { Errno::EPERM }
+}
+
+fn is_refused<T>(result: std::io::Result<T>) -> bool {
+    brake::is_refused(result, refusal())
+}
+
+#[track_caller]
+fn wait_for_brake(scene: &Scene, daemon: &mut Daemon) {
+    brake::wait_for_brake(scene, daemon, refusal());
+}
+
+fn helpless() -> Scene {
+    brake::helpless(LoopMount::new(Filesystem::Ext4, Bytes::mib(256)), "fanotify")
+}
+
+/// The helper of a guard: its only child.
+#[track_caller]
+fn helper_of(daemon: &Daemon) -> Pid {
+    let pid = daemon.pid();
+    let children = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flat_map(|task| {
+        let children = std::fs::read_to_string(task.unwrap().path().join("children")).unwrap();
+        children.split_ascii_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<i32>>()
+    });
+    let children: Vec<_> = children.collect();
+    assert_eq!(children.len(), 1, "{children:?}\n{}", daemon.log());
+    Pid::from_raw(children[0])
+}
+
+#[test]
+fn writers_are_refused_and_nobody_else() {
+    if !can_brake() {
+        return;
+    }
+    let scene = helpless();
+    let mut daemon = scene.setting.start();
+    wait_for_brake(&scene, &mut daemon);
+    let at = |name: &str| scene.directory().join(name);
+
+    assert!(is_refused(File::options().write(true).open(at("readable"))), "opening for writing");
+    assert!(is_refused(File::options().read(true).append(true).open(at("readable"))), "appending");
+    let mut content = String::new();
+    File::open(at("readable")).unwrap().read_to_string(&mut content).unwrap();
+    assert_eq!(content, "content");
+    std::fs::read_dir(scene.directory()).unwrap().for_each(|entry| drop(entry.unwrap()));
+    std::fs::rename(at("readable"), scene.mount.path().join("away")).unwrap();
+    std::fs::rename(scene.mount.path().join("away"), at("readable")).unwrap();
+    std::fs::write(scene.mount.path().join("beside"), "other directories are free").unwrap();
+    File::create(at("readable.keep")).expect("a pin may be set at any time");
+    std::fs::remove_file(at("readable")).unwrap();
+
+    // The guard itself reads and pins there.
+    assert!(scene.setting.run(&["list"]).status.success());
+    let (status, body) = daemon.get("/readyz").unwrap();
+    assert_eq!(status, 200, "{body}");
+
+    // What the refused creation left behind goes.
+    daemon.wait_until("clear of empty files", |_| !scene.has("attempt.tar"));
+    daemon.wait_until("counting", |daemon| {
+        let calls = daemon.metric("checkpoint_guard_brake_refused_calls_total{writer=\"other\"}");
+        calls.is_some_and(|calls| calls >= 3.0)
+            && daemon.metric("checkpoint_guard_brake_engaged") == Some(1.0)
+    });
+    let lines = daemon.audit();
+    let engaged: Vec<_> = lines.iter().filter(|line| line["kind"] == "Brake").collect();
+    assert_eq!(engaged.len(), 1, "{engaged:?}");
+    assert_eq!(engaged[0]["engaged"], true);
+    assert_eq!(engaged[0]["mode"], "fanotify");
+    drop(daemon);
+    assert!(!is_refused(create(&scene, "after.tar")), "the guard is gone, and so is the brake");
+}
+
+#[test]
+fn writing_that_has_begun_under_pressure_is_stopped_in_the_middle() {
+    if !can_brake() || !stops_writes() {
+        println!("SKIPPED: writes in progress are stopped since Linux 6.14");
+        return;
+    }
+    let scene = Scene::new();
+    let name = scene.archive("web", 1, Bytes::mib(64));
+    File::create(scene.directory().join(format!("{name}.keep"))).unwrap();
+    scene.configure(&settings("fanotify"));
+    scene.leave(Bytes::mib(60));
+    let mut daemon = scene.setting.start();
+    daemon.wait_until("at its wits' end", |daemon| {
+        daemon.audit().iter().any(|line| line["kind"] == "Unreachable")
+    });
+    daemon.wait_until("ready", |daemon| daemon.get("/readyz").is_some());
+    // Until the helper has set its marks.
+    daemon.keeps_running_for(Duration::from_secs(1));
+    let mut file = create(&scene, "growing.tar").unwrap();
+    let chunk = vec![7; 256 << 10];
+    let mut written = Bytes::ZERO;
+    let error = loop {
+        match file.write(&chunk) {
+            Ok(len) => written += Bytes(len as u64),
+            Err(error) => break error,
+        }
+        assert!(written < Bytes::mib(59), "nobody stopped it\n{}", daemon.log());
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    assert_eq!(error.raw_os_error(), Some(Errno::ENOSPC as i32));
+    assert!(written > Bytes::mib(40), "stopped at {written}, above critical");
+    assert!(is_refused(nix_fallocate(&file)), "fallocate");
+    file.set_len(written.0 / 2).expect("who makes his file smaller passes");
+    assert_eq!(file.metadata().unwrap().size(), written.0 / 2);
+    daemon.wait_until("counting bytes", |daemon| {
+        daemon.metric("checkpoint_guard_brake_refused_bytes_total").is_some_and(|bytes| bytes >= 262_144.0)
+    });
+}
+
+fn nix_fallocate(file: &File) -> std::io::Result<()> {
+    let len = file.metadata()?.size() as i64;
+    Ok(nix::fcntl::fallocate(file, nix::fcntl::FallocateFlags::empty(), len, 1 << 20)?)
+}
+
+#[test]
+fn a_guard_that_is_killed_leaves_nothing_engaged() {
+    if !can_brake() {
+        return;
+    }
+    let scene = helpless();
+    let mut daemon = scene.setting.start();
+    wait_for_brake(&scene, &mut daemon);
+    let helper = helper_of(&daemon);
+    daemon.signal(Signal::SIGKILL);
+    let (_, longest) = until_open(&scene, &daemon);
+    assert!(longest < DEADMAN, "somebody waited {longest:?}");
+    daemon.wait();
+    let gone = || kill(helper, None) == Err(Errno::ESRCH) || is_zombie(helper);
+    let began = now();
+    while !gone() {
+        assert!(began.elapsed() < PATIENCE, "the helper lives on");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Nobody reaps what a killed guard leaves but init, which in a container may take its time.
+fn is_zombie(pid: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z'))
+}
+
+#[test]
+fn a_helper_that_is_killed_lets_everybody_pass_and_is_replaced() {
+    if !can_brake() {
+        return;
+    }
+    let scene = helpless();
+    let mut daemon = scene.setting.start();
+    wait_for_brake(&scene, &mut daemon);
+    kill(helper_of(&daemon), Signal::SIGKILL).unwrap();
+    let (after, longest) = until_open(&scene, &daemon);
+    assert!(after < DEADMAN && longest < DEADMAN, "open after {after:?}, somebody waited {longest:?}");
+    wait_for_brake(&scene, &mut daemon);
+    assert!(daemon.log().contains("helper is gone"), "{}", daemon.log());
+}
+
+#[test]
+fn a_helper_that_is_stopped_makes_nobody_wait_longer_than_its_deadman() {
+    if !can_brake() {
+        return;
+    }
+    let scene = helpless();
+    let mut daemon = scene.setting.start();
+    wait_for_brake(&scene, &mut daemon);
+    kill(helper_of(&daemon), Signal::SIGSTOP).unwrap();
+    let (after, longest) = until_open(&scene, &daemon);
+    assert!(after < DEADMAN + Duration::from_secs(2), "open after {after:?}, the longest wait {longest:?}");
+    wait_for_brake(&scene, &mut daemon);
+}
+
+#[test]
+fn a_guard_that_is_stopped_lets_go_when_its_lease_is_over_and_brakes_again_when_it_goes_on() {
+    if !can_brake() {
+        return;
+    }
+    let scene = helpless();
+    let mut daemon = scene.setting.start();
+    wait_for_brake(&scene, &mut daemon);
+    daemon.signal(Signal::SIGSTOP);
+    let (after, longest) = until_open(&scene, &daemon);
+    assert!(after < LEASE + Duration::from_secs(2), "open after {after:?}");
+    assert!(longest < DEADMAN, "somebody waited {longest:?}");
+    std::fs::write(scene.directory().join("after.tar"), "and written").unwrap();
+    daemon.signal(Signal::SIGCONT);
+    wait_for_brake(&scene, &mut daemon);
+}
+
+#[test]
+fn a_guard_that_is_stopped_together_with_its_helper_freezes_nobody() {
+    if !can_brake() {
+        return;
+    }
+    let scene = helpless();
+    let mut daemon = scene.setting.start();
+    wait_for_brake(&scene, &mut daemon);
+    let helper = helper_of(&daemon);
+    daemon.signal(Signal::SIGSTOP);
+    kill(helper, Signal::SIGSTOP).unwrap();
+    let (after, longest) = until_open(&scene, &daemon);
+    assert!(after < DEADMAN + Duration::from_secs(2), "open after {after:?}, the longest wait {longest:?}");
+    daemon.signal(Signal::SIGCONT);
+    wait_for_brake(&scene, &mut daemon);
+}
+
+#[test]
+fn a_guard_that_ends_in_order_for_an_upgrade_releases_and_the_next_one_brakes() {
+    if !can_brake() {
+        return;
+    }
+    let scene = helpless();
+    let mut daemon = scene.setting.start();
+    wait_for_brake(&scene, &mut daemon);
+    daemon.stop();
+    assert!(!is_refused(create(&scene, "between.tar")));
+    let mut daemon = scene.setting.start();
+    wait_for_brake(&scene, &mut daemon);
+}
+
+#[test]
+fn a_storm_with_everything_pinned_keeps_the_critical_reserve_and_the_rest_of_the_filesystem() {
+    if !can_brake() || !stops_writes() {
+        println!("SKIPPED: writes in progress are stopped since Linux 6.14");
+        return;
+    }
+    let disk = LoopMount::new(Filesystem::Ext4, Bytes::gib(1));
+    brake::storm(disk, "fanotify", refusal(), Duration::from_secs(8));
+}
+
+#[test]
+fn files_in_directories_of_pod_checkpoints_are_refused_too_also_in_new_ones() {
+    if !can_brake() {
+        return;
+    }
+    let scene = Scene::new();
+    let pods = scene.directory();
+    let old = pods.join("checkpoint-web_team-2026-01-01T00:00:00Z/main");
+    std::fs::create_dir_all(&old).unwrap();
+    std::fs::write(old.join("pages-1.img"), vec![1; 4 << 20]).unwrap();
+    let marker = pods.join("checkpoint-web_team-2026-01-01T00:00:00Z.keep");
+    File::create(marker).unwrap();
+    scene.configure_fully(&format!(
+        "layout = \"pod-checkpoints\"\n[pressure]\nsoft = false\nhard = {{ available = \"64MiB\" }}\n\
+         critical = {{ available = \"16MiB\" }}\nkubelet-config = \"off\"\n{}",
+        settings("fanotify")
+    ));
+    scene.leave(Bytes::mib(10));
+    let mut daemon = scene.setting.start();
+    daemon.wait_until("braking", |_| is_refused(File::create(old.join("attempt.img"))));
+    let new = pods.join("checkpoint-db_team-2026-01-01T00:00:00Z/main");
+    std::fs::create_dir_all(&new).unwrap();
+    daemon.wait_until("marking what is new", |_| is_refused(File::create(new.join("attempt.img"))));
+    assert_eq!(std::fs::read(old.join("pages-1.img")).unwrap().len(), 4 << 20);
+}
+
+#[test]
+fn an_operator_engages_it_for_a_time_and_releases_it_at_once() {
+    if !can_brake() {
+        return;
+    }
+    let scene = helpless();
+    let mut daemon = scene.setting.start();
+    wait_for_brake(&scene, &mut daemon);
+    let status = scene.setting.json(&["brake", "status"]);
+    assert_eq!((&status["kind"], &status["mode"]), (&"Brake".into(), &"fanotify".into()), "{status}");
+    assert_eq!(status["items"][0]["engaged"], true, "{status}");
+    assert_eq!(status["items"][0]["stopsWrites"], stops_writes(), "{status}");
+
+    let directory = scene.directory();
+    let released = scene.setting.json(&["brake", "release", "--filesystem", directory.to_str().unwrap()]);
+    assert_eq!(released["items"][0]["engaged"], false, "{released}");
+    assert!(released["items"][0]["inhibitedForSeconds"].as_u64().unwrap() > 500, "{released}");
+    assert!(!is_refused(create(&scene, "released.tar")));
+    daemon.keeps_running_for(Duration::from_secs(2));
+    assert!(!is_refused(create(&scene, "released.tar")), "it does not come back by itself");
+
+    assert!(scene.setting.run(&["brake", "engage", "--for", "3s"]).status.success());
+    wait_for_brake(&scene, &mut daemon);
+    until_open(&scene, &daemon);
+    let elsewhere = scene.setting.run(&["brake", "release", "--filesystem", "/nowhere"]);
+    assert_eq!(elsewhere.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&elsewhere.stderr).contains("none of the watched directories"));
+    assert!(scene.setting.run(&["brake", "release", "--inhibit", "0s"]).status.success());
+    wait_for_brake(&scene, &mut daemon);
+}
+
+#[test]
+fn a_truncated_archive_of_a_refused_writer_goes_first_and_lets_go_of_the_brake() {
+    if !can_brake() || !stops_writes() {
+        println!("SKIPPED: writes in progress are stopped since Linux 6.14");
+        return;
+    }
+    let scene = Scene::new();
+    let pinned = scene.archive("golden", 1, Bytes::mib(32));
+    File::create(scene.directory().join(format!("{pinned}.keep"))).unwrap();
+    scene.configure(&settings("fanotify"));
+    scene.leave(Bytes::mib(63));
+    let mut daemon = scene.setting.start();
+    daemon.keeps_running_for(Duration::from_secs(1));
+    let name = "checkpoint-web_team-main-2026-01-01T02:00:00Z.tar";
+    let mut archive = create(&scene, name).unwrap();
+    let chunk = vec![7; 256 << 10];
+    let written = std::iter::repeat_with(|| {
+        std::thread::sleep(Duration::from_millis(2));
+        archive.write(&chunk)
+    });
+    let written = written.take(300).take_while(Result::is_ok).count();
+    assert!(written < 260, "nobody stopped it\n{}", daemon.log());
+    drop(archive);
+    daemon.wait_until("rid of the truncated archive", |daemon| daemon.deleted() == [name]);
+    until_open(&scene, &daemon);
+    let lines = daemon.audit();
+    let brakes: Vec<_> =
+        lines.iter().filter(|line| line["kind"] == "Brake").map(|line| &line["engaged"]).collect();
+    assert_eq!(brakes, [true, false]);
+}

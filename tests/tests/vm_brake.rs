@@ -1,0 +1,139 @@
+//! The brake by BPF LSM, on kernels that have it: who is refused, who is not, and what is left when something dies.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::time::Duration;
+
+use guard::act::brake::LEASE;
+use guard::model::Bytes;
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, fallocate};
+use nix::sys::signal::Signal;
+use tests::brake::{self, create, now, settings, until_open};
+use tests::loopfs::{Filesystem, LoopMount};
+use tests::scene::Scene;
+
+/// Whether the kernel has BPF LSM and `bpf` among its active modules; loudly not.
+fn has_lsm() -> bool {
+    match guard::observe::probe::Refusing::load() {
+        Ok(_) => true,
+        Err(error) => {
+            println!("SKIPPED vm_brake: {error}");
+            false
+        }
+    }
+}
+
+fn is_refused<T>(result: std::io::Result<T>) -> bool {
+    brake::is_refused(result, Errno::ENOSPC)
+}
+
+/// tmpfs: nothing else than the brake makes anything fail there.
+fn helpless() -> Scene {
+    brake::helpless(LoopMount::new(Filesystem::Tmpfs, Bytes::mib(128)), "lsm")
+}
+
+#[test]
+fn writers_are_refused_also_in_the_middle_and_nobody_else() {
+    if !has_lsm() {
+        return;
+    }
+    let scene = helpless();
+    let at = |name: &str| scene.directory().join(name);
+    let mut under_way = File::options()
+        .create(true)
+        .truncate(false)
+        .read(true)
+        .write(true)
+        .open(at("under-way.tar"))
+        .unwrap();
+    under_way.write_all(&[7; 8192]).unwrap();
+    std::fs::create_dir(at("below")).unwrap();
+    let mut daemon = scene.setting.start();
+    daemon.wait_until("braking", |_| is_refused(create(&scene, "attempt.tar")));
+    assert!(!scene.has("attempt.tar"), "nothing is left of a refused creation");
+
+    assert!(is_refused(under_way.write_all(&[7; 4096])), "a write in progress");
+    let grown = fallocate(&under_way, FallocateFlags::empty(), 8192, 65536);
+    assert!(is_refused(grown.map_err(std::io::Error::from)), "fallocate");
+    assert!(is_refused(File::options().append(true).open(at("readable"))), "appending");
+    assert!(is_refused(std::fs::create_dir(at("checkpoint-web_team-2026-01-01T00:00:00Z"))), "a directory");
+    assert!(is_refused(File::create(at("below/deep.img"))), "further down");
+
+    let mut content = String::new();
+    File::open(at("readable")).unwrap().read_to_string(&mut content).unwrap();
+    assert_eq!(content, "content");
+    under_way.seek(SeekFrom::Start(0)).unwrap();
+    assert_eq!(under_way.read(&mut [0; 16]).unwrap(), 16);
+    under_way.set_len(100).expect("who makes his file smaller passes");
+    std::fs::rename(at("readable"), scene.mount.path().join("away")).unwrap();
+    std::fs::write(scene.mount.path().join("beside"), "other directories are free").unwrap();
+    File::create(at("under-way.tar.keep")).expect("a pin may be set at any time");
+    std::fs::remove_file(at("under-way.tar")).unwrap();
+    assert!(scene.setting.run(&["list"]).status.success());
+    assert_eq!(daemon.get("/readyz").unwrap().0, 200);
+    daemon.wait_until("counting", |daemon| {
+        let calls = daemon.metric("checkpoint_guard_brake_refused_calls_total{writer=\"other\"}");
+        calls.is_some_and(|calls| calls >= 5.0)
+    });
+    let engaged = daemon.audit().into_iter().find(|line| line["kind"] == "Brake").unwrap();
+    assert_eq!((&engaged["engaged"], &engaged["mode"]), (&true.into(), &"lsm".into()));
+
+    assert!(scene.setting.run(&["brake", "release"]).status.success());
+    create(&scene, "released.tar").expect("in force when the command has ended").write_all(b"x").unwrap();
+    assert!(scene.setting.run(&["brake", "engage"]).status.success());
+    assert!(is_refused(create(&scene, "engaged.tar")), "in force when the command has ended");
+}
+
+#[test]
+fn a_guard_that_is_killed_leaves_nothing_engaged() {
+    if !has_lsm() {
+        return;
+    }
+    let scene = helpless();
+    let mut daemon = scene.setting.start();
+    brake::wait_for_brake(&scene, &mut daemon, Errno::ENOSPC);
+    daemon.signal(Signal::SIGKILL);
+    daemon.wait();
+    let (after, _) = until_open(&scene, &daemon);
+    assert!(after < Duration::from_secs(2), "open after {after:?}");
+}
+
+#[test]
+fn a_guard_that_is_stopped_lets_go_when_its_lease_is_over_and_brakes_again_when_it_goes_on() {
+    if !has_lsm() {
+        return;
+    }
+    let scene = helpless();
+    let mut daemon = scene.setting.start();
+    brake::wait_for_brake(&scene, &mut daemon, Errno::ENOSPC);
+    let stopped = now();
+    daemon.signal(Signal::SIGSTOP);
+    until_open(&scene, &daemon);
+    assert!(stopped.elapsed() < LEASE + Duration::from_secs(3), "open after {:?}", stopped.elapsed());
+    daemon.signal(Signal::SIGCONT);
+    brake::wait_for_brake(&scene, &mut daemon, Errno::ENOSPC);
+}
+
+#[test]
+fn a_storm_with_everything_pinned_keeps_the_critical_reserve_and_the_rest_of_the_filesystem() {
+    if !has_lsm() {
+        return;
+    }
+    let disk = LoopMount::new(Filesystem::Tmpfs, Bytes::gib(1));
+    brake::storm(disk, "lsm", Errno::ENOSPC, Duration::from_secs(8));
+}
+
+#[test]
+fn a_kernel_without_it_is_told_by_name_and_auto_goes_on() {
+    if guard::observe::probe::Refusing::load().is_ok() {
+        return;
+    }
+    let scene = Scene::on(LoopMount::new(Filesystem::Tmpfs, Bytes::mib(64)));
+    scene.configure(&settings("lsm"));
+    let mut refused = scene.setting.launch(&[], &mut |_| {});
+    assert!(!refused.wait().success(), "{}", refused.log());
+    assert!(refused.log().contains("lsm") || refused.log().contains("LSM"), "{}", refused.log());
+    scene.configure(&settings("auto"));
+    scene.setting.start();
+}
