@@ -88,6 +88,7 @@ fn exercise(metrics: &Metrics) {
     filesystem.begin();
     filesystem.set(&state(&observation, &policy, Level::Hard));
     filesystem.written(Bytes(4096));
+    filesystem.unencrypted(1);
     filesystem.announced(Bytes::mib(300));
     metrics.staged(Bytes::mib(400));
     metrics.growth(&growth());

@@ -53,12 +53,15 @@ pub(super) fn headroom(it: &FilesystemSnapshot, area: Rect, buffer: &mut Buffer)
 pub(super) fn history(steps: &[u64], area: Rect, buffer: &mut Buffer) {
     let columns = squeezed(steps, usize::from(area.width));
     let least = columns.iter().min().copied().unwrap_or(0);
-    // A level line is drawn along the bottom, not as nothing.
     let range = columns.iter().max().copied().unwrap_or(0).saturating_sub(least).max(1);
-    let data = columns.iter().map(|value| value - least + range / 8 + 1);
+    // In thousandths: the widget multiplies. A level line is drawn along the bottom, not as nothing.
+    const WHOLE: u64 = 1000;
+    const BOTTOM: u64 = WHOLE / 8;
+    let part = |value: u64| u128::from(value - least) * u128::from(WHOLE) / u128::from(range);
+    let data = columns.iter().map(|value| BOTTOM + u64::try_from(part(*value)).unwrap_or(WHOLE));
     Sparkline::default()
         .data(data.collect::<Vec<_>>())
-        .max(range + range / 8 + 1)
+        .max(WHOLE + BOTTOM)
         .style(Style::new().fg(Color::Cyan))
         .render(area, buffer);
 }
