@@ -25,6 +25,7 @@ mod staging;
 mod view;
 
 use std::collections::{BTreeMap, HashMap};
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -43,6 +44,7 @@ use crate::decide::wishes;
 use crate::model::Cluster;
 use crate::report::audit::Event;
 use crate::report::metrics::{FilesystemLabel, Metrics};
+use crate::report::socket::SocketError;
 use crate::report::{http, socket};
 use crate::sandbox::{self, Sandbox};
 
@@ -118,13 +120,15 @@ pub fn run(
     metrics: Arc<Metrics>,
     asking: Option<cluster::Asking>,
 ) -> anyhow::Result<()> {
-    // First of all: threads inherit it, and there are none yet.
+    // Before the sandbox, in which no unix socket can be made or connected to: those of others are the way to be root.
+    let listener = config.socket.path.as_deref().map(socket::listen);
+    // Before anything else: threads inherit it, and there are none yet.
     sandbox::start_brake(&config);
     let sandbox = sandbox::enter(&config, &options.config_path);
     let link = asking.and_then(|asking| asking.start(&metrics));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     memory::bound();
-    let agent = Agent::new(options, config, sandbox, metrics, link)?;
+    let agent = Agent::new(options, config, sandbox, metrics, link, listener)?;
     // Loading the probe took 10 MiB for reading BTF.
     memory::give_back();
     let result = runtime.block_on(agent.run());
@@ -142,6 +146,8 @@ struct Agent {
     shared: Arc<Shared>,
     link: Option<cluster::Link>,
     sandbox: Sandbox,
+    /// Until it is served.
+    listener: Option<Result<UnixListener, SocketError>>,
     /// By the `st_dev` of their directories.
     loops: HashMap<u64, Handle>,
     outbox: UnboundedSender<Happened>,
@@ -155,6 +161,7 @@ impl Agent {
         sandbox: Sandbox,
         metrics: Arc<Metrics>,
         link: Option<cluster::Link>,
+        listener: Option<Result<UnixListener, SocketError>>,
     ) -> anyhow::Result<Agent> {
         let (outbox, inbox) = unbounded_channel();
         let shared = Arc::new(Shared::new(&written, options.dry_run, metrics, link.as_ref())?);
@@ -162,7 +169,8 @@ impl Agent {
             shared.metrics.sandbox(layer.as_str(), matches!(state, sandbox::State::Active(_)));
         }
         let config = Arc::new(granting(&written, &shared.cluster()));
-        Ok(Agent { options, written, config, shared, link, sandbox, loops: HashMap::new(), outbox, inbox })
+        let loops = HashMap::new();
+        Ok(Agent { options, written, config, shared, link, sandbox, listener, loops, outbox, inbox })
     }
 
     async fn run(mut self) -> anyhow::Result<()> {
@@ -250,12 +258,13 @@ impl Agent {
 
     /// Answers on the socket, if configured and possible, until the sender is dropped.
     fn serve_socket(
-        &self,
+        &mut self,
     ) -> (Option<tokio::task::JoinHandle<()>>, Option<tokio::sync::oneshot::Sender<()>>) {
         let Some(path) = &self.config.socket.path else { return (None, None) };
-        let listener = match socket::listen(path) {
-            Ok(listener) => listener,
-            Err(error) => {
+        let listener = match self.listener.take() {
+            None => return (None, None),
+            Some(Ok(listener)) => listener,
+            Some(Err(error)) => {
                 tracing::error!(%error, "no socket for `top` and others; protecting all the same");
                 return (None, None);
             }

@@ -46,8 +46,8 @@ const COMPILER: [&str; 2] = ["rustc-web", "libstd-rust-web-dev-bpf"];
 /// Installs it.
 pub(crate) fn run(options: Options, root: &Path) -> Result<()> {
     let mut missing = missing();
-    let without_etcd = || Ok::<_, anyhow::Error>(kube_apiserver::find(root)? && !is_there(ETCD.0));
-    if is_there("xz") && without_etcd()? {
+    let without_etcd = || Ok::<_, anyhow::Error>(kube_apiserver::find(root)? && find(ETCD.0).is_none());
+    if find("xz").is_some() && without_etcd()? {
         missing.push(ETCD.1);
     }
     if options.check {

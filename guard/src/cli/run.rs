@@ -63,6 +63,50 @@ pub fn run(args: Args, common: &Common) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What there is to know of a filesystem is known after this long, or it hangs.
+const ANSWER_LIMIT: Duration = Duration::from_secs(1);
+
+/// Looks at the filesystem of every directory that is there, each in a thread of its own: one that hangs (a FUSE server that
+/// is stuck, a server that is gone) must not keep the others from being protected.
+fn filesystems(config: &Config) -> Vec<Observation> {
+    let (outbox, inbox) = std::sync::mpsc::channel();
+    let mut lookers = Vec::new();
+    for directory in &config.directories {
+        let (outbox, path) = (outbox.clone(), directory.path.clone());
+        let look = move || {
+            if let Some(seen) = CheckpointDir::open(&path).ok().and_then(|dir| observe(&dir).ok()) {
+                // Err: it came too late.
+                let _ = outbox.send(seen);
+            }
+        };
+        match std::thread::Builder::new().name("look".to_owned()).spawn(look) {
+            Ok(looker) => lookers.push(looker),
+            Err(error) => tracing::warn!(directory = %directory.path.display(), %error,
+                "its thresholds are not compared with the kubelet's"),
+        }
+    }
+    drop(outbox);
+    let mut seen = Vec::new();
+    let answer = loop {
+        match inbox.recv_timeout(ANSWER_LIMIT) {
+            Ok(one) => seen.push(one),
+            Err(answer) => break answer,
+        }
+    };
+    let all_done = answer == RecvTimeoutError::Disconnected;
+    if !all_done {
+        tracing::warn!(
+            "a directory's filesystem does not answer; its thresholds are not compared with the kubelet's"
+        );
+    }
+    // What comes next wants this thread to be the only one; who hangs never gets to do anything again.
+    for looker in lookers.into_iter().filter(|looker| all_done || looker.is_finished()) {
+        // It panics only by a bug, which has been printed by then.
+        let _ = looker.join();
+    }
+    seen
+}
+
 /// Thresholds that act later than the kubelet's protect nothing: the node would be degraded first.
 ///
 /// Looked at for every directory that is there; one that appears later is told by the loop.

@@ -20,7 +20,6 @@ pub use client::{Client, ClientError};
 pub use listen::{SocketError, listen};
 pub use serve::{Answer, Answers, Peer, serve};
 
-use crate::report::record::API_VERSION;
 use crate::report::record::{API_VERSION, BrakeRecord};
 use crate::report::snapshot::Snapshot;
 

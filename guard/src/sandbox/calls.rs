@@ -122,7 +122,7 @@ const NAMESPACES: i32 = libc::CLONE_NEWNS
 const NOT_EXECUTABLE: Only = Only::Bits(2, libc::PROT_EXEC as u64, 0);
 
 /// The address families that are served and called.
-const FAMILIES: Only = Only::OneOf(0, &[libc::AF_INET as u64, libc::AF_INET6 as u64, libc::AF_UNIX as u64]);
+const FAMILIES: Only = Only::OneOf(0, &[libc::AF_INET as u64, libc::AF_INET6 as u64]);
 
 const THREAD_NAMES: Only = Only::OneOf(0, &[libc::PR_SET_NAME as u64, libc::PR_SET_VMA as u64]);
 
@@ -274,7 +274,7 @@ pub const CALLS: &[Call] = &[
     call!(SYS_tgkill, BOTH, "abort after a panic in a panic", rare),
     call!(SYS_socketpair, GUARD, "the runtime passes signals on to itself"),
     // HTTP, served.
-    call!(SYS_socket, GUARD, FAMILIES, "the listeners"),
+    call!(SYS_socket, GUARD, FAMILIES, "the listener; the one on a path is made before"),
     call!(SYS_setsockopt, GUARD, "of the listener and its connections"),
     call!(SYS_bind, GUARD, "the listener"),
     call!(SYS_listen, GUARD, "the listener"),
@@ -287,12 +287,7 @@ pub const CALLS: &[Call] = &[
     // eBPF.
     call!(SYS_bpf, &[Probe], BPF_COMMANDS, "count what is written"),
     // Kubernetes, called.
-    call!(
-        SYS_connect,
-        GUARD,
-        "the API server and the resolver; whether anybody answers on a socket that is left over",
-        rare
-    ),
+    call!(SYS_connect, &[Kubernetes], "the API server, and the resolver", rare),
     call!(SYS_getpeername, &[Kubernetes], "whom it is connected to", rare),
     call!(
         SYS_recvmsg,

@@ -87,8 +87,6 @@ fn rights(access: Access) -> BitFlags<AccessFs> {
         Access::Log => {
             read | AccessFs::WriteFile | AccessFs::MakeReg | AccessFs::RemoveFile | AccessFs::Truncate
         }
-        // Taken in the place of one that is left over.
-        Access::Socket => AccessFs::ReadDir | AccessFs::MakeSock | AccessFs::RemoveFile,
         // Moving aside into the private directory takes making and removing; writing is for the nameless file of the
         // eBPF self-test and for truncating on xfs. No symbolic links, no devices, nothing to be executed.
         Access::Checkpoints => {

@@ -16,8 +16,6 @@ pub enum Access {
     Read,
     /// Written and rotated: the audit log, and what is known of the cluster.
     Log,
-    /// Made and removed: the socket that commands ask.
-    Socket,
     /// Read, moved aside, deleted.
     Checkpoints,
 }
@@ -115,12 +113,12 @@ impl Needs {
         }
     }
 
-    /// Makes the directories of the audit log, of the socket, and of what is known of the cluster where they are missing: once
+    /// Makes the directories of the audit log and of what is known of the cluster where they are missing: once
     /// inside, they could not be made.
     pub(super) fn make_directories(&self) {
         use std::os::unix::fs::DirBuilderExt as _;
-        for need in self.paths.iter().filter(|need| matches!(need.access, Access::Log | Access::Socket)) {
-            // Err: told when the audit log is opened, and when the socket is made.
+        for need in self.paths.iter().filter(|need| need.access == Access::Log) {
+            // Err: told by the audit log when it is opened.
             let _ = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&need.path);
         }
     }
@@ -156,9 +154,6 @@ fn paths(config: &Config, config_path: &Path) -> Vec<PathNeed> {
     };
     for directory in &config.directories {
         need(anchor(&directory.path, config.sandbox.reach), Access::Checkpoints);
-    }
-    if let Some(folder) = config.socket.path.as_deref().and_then(Path::parent) {
-        need(folder.to_owned(), Access::Socket);
     }
     if let Some(log) = config.audit.path.as_deref().and_then(Path::parent) {
         need(log.to_owned(), Access::Log);

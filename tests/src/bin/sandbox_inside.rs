@@ -161,6 +161,7 @@ fn forbidden_calls(parent: Pid, elsewhere: TcpListener) -> Vec<(&'static str, Ou
     vec![
         ("call:connect", io(TcpStream::connect(elsewhere.local_addr().unwrap()))),
         ("call:listen-elsewhere", io(TcpListener::bind("127.0.0.1:0"))),
+        ("call:unix-socket", io(std::os::unix::net::UnixStream::connect("/run/containerd/containerd.sock"))),
         ("call:netlink", netlink),
         ("call:packet", raw),
         ("call:exec", io(child)),

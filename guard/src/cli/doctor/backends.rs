@@ -5,33 +5,21 @@ use std::os::fd::AsFd as _;
 use super::directories::Opened;
 use super::report::{Check, Section};
 use crate::config::{Config, ProbeMode};
-use crate::observe::inotify::Watcher;
-use crate::observe::probe::{Backend, Coverage, Probe, ProbeError, SelfTest, Slot};
+use crate::observe::probe::{self, Attempt, Backend, Coverage, Outcome};
 
 /// What trying each has shown.
 #[derive(Debug)]
 pub(super) struct Survey {
     checks: Vec<Check>,
-    /// What the best one sees of each directory, in the order they were given; empty without any.
-    coverage: Vec<Result<Coverage, ProbeError>>,
+    /// The attempts on each directory, best backend first, in the order the directories were given.
+    on_directories: Vec<Vec<Attempt>>,
 }
 
 impl Survey {
-    /// Tries all of them on the directories.
+    /// Tries all of them, and on the directories.
     pub(super) fn take(config: &Config, opened: &[Opened]) -> Survey {
-        let mut survey = Survey { checks: Vec::new(), coverage: Vec::new() };
-        match Probe::load() {
-            Ok((probe, _wakes)) => {
-                survey.coverage = opened.iter().map(|it| covered(&probe, it)).collect();
-                survey.checks.push(loaded(&probe, &survey.coverage));
-            }
-            Err(error) => survey.checks.push(Check::degraded(
-                Backend::RawTracepoint.as_str(),
-                error.to_string(),
-                "until then inotify and statfs do: deletions begin some milliseconds later, and nobody is named as writer",
-            )),
-        }
-        survey.checks.push(inotify());
+        let mut survey = Survey::without_directories();
+        survey.on_directories = opened.iter().map(|it| probe::survey_of(it.dir.as_fd())).collect();
         survey.checks.push(Check::ok("statfs", "always; between 2 ms and 1 s apart, by the headroom"));
         if config.probe != ProbeMode::Auto {
             let mode = format!("[probe] mode = {:?}", config.probe.as_str());
@@ -42,31 +30,34 @@ impl Survey {
 
     /// Where it is not known which directories matter.
     pub(super) fn without_directories() -> Survey {
-        let check = match Probe::load() {
-            Ok((probe, _wakes)) => Check::ok(probe.backend().as_str(), "loads"),
-            Err(error) => Check::degraded(
-                Backend::RawTracepoint.as_str(),
-                error.to_string(),
-                "until then inotify and statfs do",
-            ),
-        };
-        Survey { checks: vec![check, inotify()], coverage: Vec::new() }
+        let attempts = probe::survey();
+        let any_works = attempts.iter().any(|it| it.backend != Backend::Inotify && is_usable(it));
+        Survey {
+            checks: attempts.iter().map(|attempt| check(attempt, any_works)).collect(),
+            on_directories: Vec::new(),
+        }
     }
 
-    /// What is seen of the directory at this place, for its own section; `None` when no eBPF loads.
+    /// What is seen of the directory at this place, for its own section; `None` without any.
     pub(super) fn seen(&self, place: usize) -> Option<Check> {
-        Some(match self.coverage.get(place)? {
-            Ok(coverage @ Coverage::Blocks) => Check::ok("writes seen", coverage.to_string()),
-            Ok(coverage @ Coverage::Pages { .. }) => Check::note("writes seen", coverage.to_string())
-                .advising("statfs takes over where the count falls short; ext4 would be counted exactly"),
-            Ok(Coverage::Nothing) => Check::degraded(
-                "writes seen",
-                "nothing by eBPF: inotify tells that something is written, statfs how much is left",
-                "ext4, xfs or btrfs would be counted; see docs/ARCHITECTURE.md",
-            ),
-            Err(error) => {
-                Check::degraded("writes seen", error.to_string(), "the timer alone must do meanwhile")
+        const NAME: &str = "writes seen";
+        let best = self.on_directories.get(place)?.iter().find(|attempt| is_usable(attempt))?;
+        let by = best.backend.as_str();
+        Some(match &best.outcome {
+            Outcome::Works(Some(Coverage::Blocks)) => {
+                Check::ok(NAME, format!("by {by}: {}", Coverage::Blocks))
             }
+            Outcome::Works(Some(Coverage::Nothing) | None) => Check::degraded(
+                NAME,
+                format!("by {by} only: that something is written, and statfs how much is left"),
+                "docs/KERNEL.md says which filesystems are counted by which backend",
+            ),
+            Outcome::Works(Some(coverage)) => Check::note(NAME, format!("by {by}: {coverage}"))
+                .advising("statfs takes over where the count falls short; ext4 would be counted exactly"),
+            Outcome::Untested(coverage, why) => {
+                Check::note(NAME, format!("by {by}: {coverage}; not tried out: {why}"))
+            }
+            Outcome::Refused | Outcome::DoesNotCount | Outcome::NotHere => return None,
         })
     }
 
@@ -75,40 +66,30 @@ impl Survey {
     }
 }
 
-fn loaded(probe: &Probe, coverage: &[Result<Coverage, ProbeError>]) -> Check {
-    let counts =
-        coverage.iter().filter(|it| matches!(it, Ok(Coverage::Blocks | Coverage::Pages { .. }))).count();
-    let name = probe.backend().as_str();
-    match (counts, coverage.len()) {
-        (_, 0) => Check::ok(name, "loads"),
-        (counts, all) if counts == all => {
-            Check::ok(name, "loads, and counts what is written in every directory")
-        }
-        (counts, all) => {
-            Check::note(name, format!("loads, and counts what is written in {counts} of {all} directories"))
-        }
-    }
+fn is_usable(attempt: &Attempt) -> bool {
+    attempt.outcome.is_usable()
 }
 
-/// What is seen of one directory, by a probe file.
-fn covered(probe: &Probe, opened: &Opened) -> Result<Coverage, ProbeError> {
-    // One slot does for all: no budget is armed.
-    let directory = opened.dir.as_fd();
-    let coverage = probe.watch(Slot(0), directory)?;
-    let tested =
-        if coverage == Coverage::Nothing { Ok(SelfTest::Counts) } else { probe.self_test(directory) };
-    // Err: it is unwatched with the probe at the latest.
-    let _ = probe.unwatch(directory);
-    tested.map(|_| coverage)
-}
-
-fn inotify() -> Check {
-    match Watcher::new() {
-        Ok(_) => Check::ok(Backend::Inotify.as_str(), "works"),
-        Err(errno) => Check::degraded(
-            Backend::Inotify.as_str(),
-            format!("no instance: {}", errno.desc()),
-            "raise fs.inotify.max_user_instances (sysctl)",
+/// A backend that does not work matters only when no better one does.
+fn check(attempt: &Attempt, any_works: bool) -> Check {
+    let name = attempt.backend.as_str();
+    let why = attempt.why.clone().unwrap_or_else(|| "does not work here".to_owned());
+    match (attempt.outcome.is_usable(), any_works) {
+        (true, _) => Check::ok(name, "works"),
+        (false, true) => {
+            let note = Check::note(name, why);
+            match attempt.remedy.clone() {
+                Some(remedy) => note.advising(remedy),
+                None => note,
+            }
+        }
+        (false, false) => Check::degraded(
+            name,
+            why,
+            attempt.remedy.clone().unwrap_or_else(|| {
+                "until then inotify and statfs do: deletions begin some milliseconds later, and nobody is named as writer"
+                    .to_owned()
+            }),
         ),
     }
 }

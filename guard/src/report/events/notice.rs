@@ -157,6 +157,8 @@ impl Notice {
                 let sentence = format!("writes into {place} {verb} ({mode}): {reason}");
                 Notice::node(*engaged, name, "Braking", sentence)
             }
+            // Told where it matters, with the target that cannot be reached.
+            audit::Event::InUse { .. } => return None,
             audit::Event::Configuration { path, accepted: false, reason } => {
                 let sentence = format!("{path} is invalid, the old configuration stays in force: {reason}");
                 Notice::node(true, "CheckpointGuardConfigInvalid", "Configuring", sentence)
