@@ -93,7 +93,8 @@ fn writers_are_refused_and_nobody_else() {
     assert_eq!(status, 200, "{body}");
 
     // What the refused creation left behind goes.
-    daemon.wait_until("clear of empty files", |_| !scene.has("attempt.tar"));
+    assert!(is_refused(create(&scene, "refused.tar")));
+    daemon.wait_until("clear of empty files", |_| !scene.has("refused.tar"));
     daemon.wait_until("counting", |daemon| {
         let calls = daemon.metric("checkpoint_guard_brake_refused_calls_total{writer=\"other\"}");
         calls.is_some_and(|calls| calls >= 3.0)
@@ -287,6 +288,8 @@ fn files_in_directories_of_pod_checkpoints_are_refused_too_also_in_new_ones() {
     let mut daemon = scene.setting.start();
     daemon.wait_until("braking", |_| is_refused(File::create(old.join("attempt.img"))));
     let new = pods.join("checkpoint-db_team-2026-01-01T00:00:00Z/main");
+    // Pinned beforehand, or it would go at once: nothing is in it.
+    File::create(pods.join("checkpoint-db_team-2026-01-01T00:00:00Z.keep")).unwrap();
     std::fs::create_dir_all(&new).unwrap();
     daemon.wait_until("marking what is new", |_| is_refused(File::create(new.join("attempt.img"))));
     assert_eq!(std::fs::read(old.join("pages-1.img")).unwrap().len(), 4 << 20);
@@ -303,7 +306,9 @@ fn an_operator_engages_it_for_a_time_and_releases_it_at_once() {
     let status = scene.setting.json(&["brake", "status"]);
     assert_eq!((&status["kind"], &status["mode"]), (&"Brake".into(), &"fanotify".into()), "{status}");
     assert_eq!(status["items"][0]["engaged"], true, "{status}");
-    assert_eq!(status["items"][0]["stopsWrites"], stops_writes(), "{status}");
+    daemon.wait_until("knowing what it can do", |_| {
+        scene.setting.json(&["brake", "status"])["items"][0]["stopsWrites"] == stops_writes()
+    });
 
     let directory = scene.directory();
     let released = scene.setting.json(&["brake", "release", "--filesystem", directory.to_str().unwrap()]);

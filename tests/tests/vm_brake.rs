@@ -51,7 +51,8 @@ fn writers_are_refused_also_in_the_middle_and_nobody_else() {
     std::fs::create_dir(at("below")).unwrap();
     let mut daemon = scene.setting.start();
     daemon.wait_until("braking", |_| is_refused(create(&scene, "attempt.tar")));
-    assert!(!scene.has("attempt.tar"), "nothing is left of a refused creation");
+    assert!(is_refused(create(&scene, "refused.tar")));
+    assert!(!scene.has("refused.tar"), "nothing is left of a refused creation");
 
     assert!(is_refused(under_way.write_all(&[7; 4096])), "a write in progress");
     let grown = fallocate(&under_way, FallocateFlags::empty(), 8192, 65536);
