@@ -89,7 +89,7 @@ fn a_silent_api_server_holds_up_neither_a_deletion_nor_the_end() {
     let line = Line::to(server.address());
     line.silence();
     let scene = scene_at(
-        server.kubeconfig_at("guard", line.address()),
+        &server.kubeconfig_at("guard", line.address()),
         "silent-1",
         "pool-labels = [\"agentpool\"]\n",
     );
