@@ -188,6 +188,6 @@ fn case_12_events_tell_the_node_and_the_pod_what_happened() {
     std::fs::write(filler, "").unwrap();
     eventually(&daemon, "told that it is over", || has("Normal", "CheckpointPressureOver", "available"));
     let published = daemon.metric("checkpoint_guard_events_total{outcome=\"published\"}").unwrap();
-    assert!(published >= 5.0 && published <= 12.0, "{published}\n{:#?}", of_node());
+    assert!((5.0..=12.0).contains(&published), "{published}\n{:#?}", of_node());
     daemon.stop();
 }

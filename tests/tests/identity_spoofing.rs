@@ -99,7 +99,7 @@ fn decisions(inventory: &Inventory) -> Vec<Outcome> {
     let mut decisions = vec![outcome(inventory, &retention(inventory, &policy, now))];
     for level in [Level::Hard, Level::Critical] {
         for count in 1..=inventory.checkpoints.len() as u64 {
-            let need = Need { bytes: Bytes(count * 70 << 10), inodes: 0 };
+            let need = Need { bytes: Bytes((count * 70) << 10), inodes: 0 };
             let request = Request { need, trigger: Trigger::Pressure(level) };
             decisions.push(outcome(inventory, &plan(inventory, &request, &policy, now)));
         }
