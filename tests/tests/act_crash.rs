@@ -165,6 +165,9 @@ fn of_phase<'e>(entries: &'e [Entry], phase: &'static str) -> impl Iterator<Item
 fn killed_at_any_system_call_a_reclaim_is_before_or_after_and_the_next_start_finishes_it() {
     for filesystem in [Filesystem::Tmpfs, Filesystem::Ext4, Filesystem::Xfs] {
         let node = Node::new(filesystem);
+        // Every place on one of them; where a disk makes it slow, every third, and all with `cargo xtask test --soak`.
+        let is_soak = std::env::var_os("CHECKPOINT_GUARD_RACE_SECONDS").is_some();
+        let step = if filesystem == Filesystem::Tmpfs || is_soak { 1 } else { 3 };
         let mut stops = 0;
         loop {
             node.fill();
@@ -177,15 +180,15 @@ fn killed_at_any_system_call_a_reclaim_is_before_or_after_and_the_next_start_fin
             }
             assert!(node.guard(&[]).wait().unwrap().success());
             node.check_finished(stops);
-            if stops % 16 == 0 || !killed {
+            if stops % 15 == 0 || !killed {
                 node.check_audit(stops);
             }
             if !killed {
                 break;
             }
-            stops += 1;
+            stops += step;
         }
-        println!("{filesystem:?}: killed at {stops} places");
+        println!("{filesystem:?}: killed at {} places", stops / step);
         assert!(stops > 200, "{stops}");
     }
 }

@@ -1,7 +1,7 @@
 //! Attackers rename, replace, link, pin, open and rewrite entries while they are being deleted. What must never
 //! happen is checked from outside, by inode: a file that was pinned, open, replaced, or none of the plan's is gone.
 //!
-//! Two seconds per filesystem; `CHECKPOINT_GUARD_RACE_SECONDS=120` for minutes, `cargo xtask test --soak` for one each.
+//! A second per filesystem; `CHECKPOINT_GUARD_RACE_SECONDS=120` for minutes, `cargo xtask test --soak` for one each.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -24,7 +24,7 @@ const LEN: usize = 40_000;
 
 fn duration() -> Duration {
     let seconds = std::env::var("CHECKPOINT_GUARD_RACE_SECONDS").ok().and_then(|text| text.parse().ok());
-    Duration::from_secs(seconds.unwrap_or(2))
+    Duration::from_secs(seconds.unwrap_or(1))
 }
 
 /// Runs `attack` again and again beside `defend`, which deletes and checks, until the time is over.

@@ -50,17 +50,21 @@ fn helpless() -> Scene {
     brake::helpless(LoopMount::new(Filesystem::Ext4, Bytes::mib(256)), "fanotify")
 }
 
-/// The helper of a guard: its only child.
+/// The helper of a guard: what its starter has started.
 #[track_caller]
 fn helper_of(daemon: &Daemon) -> Pid {
-    let pid = daemon.pid();
-    let children = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flat_map(|task| {
-        let children = std::fs::read_to_string(task.unwrap().path().join("children")).unwrap();
-        children.split_ascii_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<i32>>()
+    let starters = children_of(daemon.pid()).into_iter().filter(|child| {
+        let comm = std::fs::read_to_string(format!("/proc/{child}/comm")).unwrap_or_default();
+        comm.trim_end() == "brake-starter"
     });
-    let children: Vec<_> = children.collect();
-    assert_eq!(children.len(), 1, "{children:?}\n{}", daemon.log());
-    Pid::from_raw(children[0])
+    let helpers: Vec<_> = starters.flat_map(children_of).filter(|pid| !is_zombie(*pid)).collect();
+    assert_eq!(helpers.len(), 1, "{helpers:?}");
+    helpers[0]
+}
+
+fn children_of(parent: Pid) -> Vec<Pid> {
+    let text = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+    text.split_whitespace().map(|pid| Pid::from_raw(pid.parse().unwrap())).collect()
 }
 
 #[test]

@@ -39,18 +39,58 @@ pub(crate) fn run(options: Options, root: &Path) -> Result<()> {
     report.step("build", || command::run(&mut cargo(root, &build)));
     let harness = harness_arguments(&options);
     report.tests("unit tests", cargo(root, &["test", "--workspace", "--lib", "--bins"]), &harness);
+    let (undisturbed, beside): (Vec<_>, Vec<_>) =
+        test_programs(root)?.into_iter().partition(|it| measures(it));
+    report.tests("tests beside each other", tests_of(root, &beside), &harness);
     // One at a time: they share the machine's mounts, CPU time and kernel hooks, and measure.
     let alone: Vec<_> = harness.iter().cloned().chain(["--test-threads=1".to_owned()]).collect();
-    report.tests(
-        "tests on this machine",
-        races(cargo(root, &["test", "--package", "tests", "--test", "*"]), &options),
-        &alone,
-    );
+    report.tests("tests one by one", races(tests_of(root, &undisturbed), &options), &alone);
     report.tests("documentation tests", cargo(root, &["test", "--workspace", "--doc"]), &harness);
     if !options.skip_vm {
         report.run("tests on other kernels", vm_test(root, options.filter.as_deref())?);
     }
     report.finish()
+}
+
+/// The names of the programs in tests/tests.
+fn test_programs(root: &Path) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(root.join("tests/tests"))? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "rs") {
+            names.extend(path.file_stem().map(|stem| stem.to_string_lossy().into_owned()));
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Whether a test program watches kernel and disk, and must have them for itself; the others read files, or wait for servers.
+/// Those for other kernels (`vm_`) run there.
+fn measures(program: &str) -> bool {
+    const BESIDE: [&str; 12] = [
+        "archive_",
+        "cases_",
+        "cluster_",
+        "config_",
+        "decide_",
+        "decisions_",
+        "deploy_",
+        "fuzz_",
+        "identity_",
+        "plan_",
+        "report_dashboard",
+        "report_prometheus",
+    ];
+    !BESIDE.iter().any(|prefix| program.starts_with(prefix))
+}
+
+fn tests_of(root: &Path, programs: &[String]) -> Command {
+    let mut cargo = cargo(root, &["test", "--package", "tests"]);
+    programs.iter().for_each(|program| {
+        cargo.args(["--test", program]);
+    });
+    cargo
 }
 
 /// With more time for the tests that race for a time, when there is time.

@@ -44,7 +44,7 @@ const SLEEP_MAX: Duration = Duration::from_millis(200);
 /// After so many answers the guard is listened to again.
 const ANSWERS_IN_A_ROW: usize = 64;
 /// So many empty files are remembered until the guard asks; more are not cleared away.
-pub(super) const CREATED_MAX: usize = 128;
+pub(super) const CREATED_MAX: usize = 64;
 /// A thread that asks is not always asleep yet; looking so often, 50 µs apart, is enough.
 const LOOKS: u32 = 20;
 

@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{Key, RefusedWriter, Stance};
 
-/// No message is longer. A report of everything that it may hold is less than half of this.
-const LEN_MAX: usize = 128 << 10;
+/// No message is longer, and the kernel takes no longer one: `net.core.wmem_default` is 208 KiB. A report of everything
+/// that it may hold is shorter.
+const LEN_MAX: usize = 192 << 10;
 
 /// From the guard.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
