@@ -120,10 +120,11 @@ pub fn run(
     metrics: Arc<Metrics>,
     asking: Option<cluster::Asking>,
 ) -> anyhow::Result<()> {
-    // Before the sandbox, in which no unix socket can be made or connected to: those of others are the way to be root.
+    // Before anything else: threads inherit the sandbox, and there are none yet.
+    sandbox::start_companions(&config, &options.config_path);
+    // After them, for they would keep it open; and before the sandbox, in which no unix socket can be made or connected to:
+    // those of others are the way to be root.
     let listener = config.socket.path.as_deref().map(socket::listen);
-    // Before anything else: threads inherit it, and there are none yet.
-    sandbox::start_brake(&config);
     let sandbox = sandbox::enter(&config, &options.config_path);
     let link = asking.and_then(|asking| asking.start(&metrics));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

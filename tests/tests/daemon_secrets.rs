@@ -87,7 +87,7 @@ fn what_lies_in_checkpoints_stays_there() {
         told.push(("command as JSON", scene.setting.json(command).to_string()));
     }
     let scratch = scene.setting.config().parent().unwrap().to_owned();
-    for path in files_below(&scratch) {
+    for path in files_below(&scratch).into_iter().filter(|path| path.is_file()) {
         told.push(("file", String::from_utf8_lossy(&fs::read(path).unwrap()).into_owned()));
     }
     for (what, text) in &told {

@@ -87,7 +87,9 @@ fn case_44_with_reserved_blocks_the_numbers_are_the_kubelets() {
     scene.archive("web", 1, Bytes::mib(16));
     File::open(scene.mount.path()).map(|root| nix::unistd::syncfs(root).unwrap()).unwrap();
     scene.configure(UNHURRIED);
-    let daemon = scene.setting.start();
+    let mut daemon = scene.setting.start();
+    daemon
+        .wait_until("measuring", |daemon| daemon.metric("checkpoint_guard_filesystem_size_bytes").is_some());
     let stat = statvfs(scene.mount.path()).unwrap();
     let is = |metric: &str, blocks: u64| {
         let told = daemon.metric(&format!("checkpoint_guard_filesystem_{metric}"));

@@ -104,9 +104,9 @@ fn crash() -> impl Strategy<Value = Crash> {
 /// Each has `forensics` at 100.
 const CONFIGURATIONS: [&str; 5] = [
     "[eviction]\nmin-age = \"2m\"\nkeep-last = 1",
-    "[eviction]\nmin-age = \"0s\"\nkeep-last = 0\norder = [\"largest\"]",
+    "[eviction]\nmin-age = \"0s\"\nkeep-last = 0\norder = [\"largest\"]\n[[retention]]\nnamespace = \"*\"\nmax-count = { namespace = 4 }",
     "[eviction]\nmin-age = \"1m\"\nkeep-last = 2\norder = [\"incomplete\", \"least-protected\", \"smallest-loss\"]",
-    "[eviction]\nmin-age = \"1m\"\nkeep-last = 1\n[[retention]]\nnamespace = \"*\"\nmax-count = { container = 3 }",
+    "[eviction]\nmin-age = \"1m\"\nkeep-last = 1\n[[retention]]\nnamespace = \"*\"\nmax-count = { container = 1 }",
     "[eviction]\nmin-age = \"10m\"\nkeep-last = 1\nkeep-together = true\norder = [\"oldest\"]",
 ];
 

@@ -227,12 +227,13 @@ fn the_gauge_and_doctor_agree_on_who_may_read_and_permissions_are_put_right() {
     let told = |above: u32, itself: u32| {
         set(scratch.path(), above);
         set(&directory, itself);
-        let daemon = setting.start();
-        let gauge = daemon.metric("checkpoint_guard_exposed_checkpoints").unwrap();
+        let mut daemon = setting.start();
         let report = setting.json(&["doctor"]);
         let (state, value) = found(&report, "privacy", "checkpoints that others may read");
         let told = if state == "ok" { 0 } else { value.split(' ').next().unwrap().parse().unwrap() };
-        assert_eq!(f64::from(told), gauge, "the gauge and doctor differ: {value}");
+        daemon.wait_until(&format!("saying what doctor says: {value}"), |daemon| {
+            daemon.metric("checkpoint_guard_exposed_checkpoints") == Some(f64::from(told))
+        });
         told
     };
     assert_eq!(told(0o700, 0o755), 0, "nobody gets as far as the directory");

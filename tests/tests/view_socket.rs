@@ -98,7 +98,7 @@ fn whoever_is_not_root_is_refused_even_when_somebody_has_opened_the_socket_to_al
             .stdin(Stdio::null())
             .output()
             .expect("setpriv is part of util-linux");
-        String::from_utf8_lossy(&output.stderr).into_owned()
+        String::from_utf8_lossy(&[output.stderr, output.stdout].concat()).into_owned()
     };
     let said = ask_as_nobody();
     if said.contains("failed to execute") {

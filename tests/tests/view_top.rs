@@ -260,6 +260,9 @@ fn when_the_daemon_ends_the_screen_says_so_and_finds_the_next_one() {
     let mut screen = Screen::open(&setting);
     screen.wait_until("drawn", |it| it.text().contains("q quit"));
     daemon.stop();
+    // Only cells that change are drawn, so what is new is not in one piece until everything is drawn anew.
+    std::thread::sleep(Duration::from_secs(3));
+    screen.resize(100, 24);
     screen.wait_until("told", |it| it.text().contains("no checkpoint-guard is running"));
     screen.drawn.lock().unwrap().clear();
     let _next = setting.start();

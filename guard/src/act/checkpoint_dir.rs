@@ -41,6 +41,7 @@ use nix::unistd::{UnlinkatFlags, ftruncate};
 
 pub use self::aside::PREFIX as EVICTING_PREFIX;
 use self::commit::{Ask, Commits};
+use self::farewell::Farewells;
 pub use self::leftovers::{Leftover, LeftoverError};
 use crate::act::refusal::{Changed, Pin, Refused};
 use crate::model::{Bytes, Checkpoint, FileId, Kind};
@@ -56,6 +57,7 @@ pub struct CheckpointDir {
     /// Made when first needed; `None` until then, or where it cannot be made.
     private: Mutex<Option<Arc<OwnedFd>>>,
     commits: Commits,
+    farewells: Farewells,
 }
 
 /// Why a directory cannot be watched.
@@ -208,6 +210,7 @@ impl CheckpointDir {
             filesystem,
             private: Mutex::default(),
             commits: Commits::default(),
+            farewells: Farewells::default(),
         })
     }
 

@@ -136,6 +136,7 @@ const IOCTLS: Only = Only::OneOf(
         0x8008_9418, // BTRFS_IOC_START_SYNC: show what was freed
         0x8008_6601, // FS_IOC_GETFLAGS, and
         0x4008_6602, // FS_IOC_SETFLAGS: no copy on write for the audit log on btrfs
+        0xc009_6616, // FS_IOC_GET_ENCRYPTION_POLICY_EX: whether a directory is encrypted
         0x801c_581f, // FS_IOC_FSGETXATTR, and
         0x401c_5820, // FS_IOC_FSSETXATTR: the extent size hint on xfs
     ],

@@ -113,7 +113,7 @@ impl Sandbox {
     }
 }
 
-/// Limits this process, for good. To be called while the calling thread is its only one.
+/// Limits this process, for good. To be called while the calling thread is its only one, after [`start_companions`].
 ///
 /// Never fails: what cannot be had is in the result, and in the log.
 pub fn enter(config: &Config, config_path: &Path) -> Sandbox {
@@ -123,10 +123,6 @@ pub fn enter(config: &Config, config_path: &Path) -> Sandbox {
     }
     let needs = Needs::of(config, config_path);
     needs.make_directories();
-    // Landlock forbids to look into processes outside of it, so somebody outside of it looks.
-    if let Err(error) = finder::start(|| confine_finder(&needs)) {
-        tracing::warn!(%error, "no process to find out who has checkpoints open; they will not be named");
-    }
     let no_new_privileges = no_new_privileges();
     let capabilities = capabilities::keep(&needs.capabilities);
     let (landlock, reach) = landlock::confine(&needs);
@@ -144,14 +140,20 @@ pub fn enter(config: &Config, config_path: &Path) -> Sandbox {
     sandbox
 }
 
-/// Starts the companion that starts the brake's helper, where `config` may need one. To be called while the calling
-/// thread is its process's only one, and before [`enter`].
-pub fn start_brake(config: &Config) {
+/// Starts the processes that do what the sandbox forbids. To be called while the calling thread is its process's only
+/// one, before [`enter`], and before anything is opened that must end with the guard: they inherit what is open.
+pub fn start_companions(config: &Config, config_path: &Path) {
+    let is_off = config.sandbox.mode == SandboxMode::Off;
+    // Landlock forbids to look into processes outside of it, so somebody outside of it looks.
+    let needs = Needs::of(config, config_path);
+    if !is_off && let Err(error) = finder::start(|| confine_finder(&needs)) {
+        tracing::warn!(%error, "no process to find out who has checkpoints open; they will not be named");
+    }
     if !needs::may_brake_by_fanotify(config) {
         return;
     }
     let confine = || {
-        if config.sandbox.mode != SandboxMode::Off {
+        if !is_off {
             let _ = no_new_privileges();
             let _ = capabilities::keep(needs::STARTER_CAPABILITIES);
         }

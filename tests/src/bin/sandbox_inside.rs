@@ -46,6 +46,7 @@ fn main() {
     let metrics = config.metrics.listen.unwrap();
     let elsewhere = TcpListener::bind("127.0.0.1:0").unwrap();
     let parent = nix::unistd::getppid();
+    guard::sandbox::start_companions(&config, &config_path);
     let sandbox = guard::sandbox::enter(&config, &config_path);
     for (layer, state) in sandbox.layers() {
         println!("layer:{} {state}", layer.as_str());
@@ -124,7 +125,10 @@ fn forbidden_files(directory: &Path, outside: &Path) -> Vec<(&'static str, Outco
         ("file:device", mknod),
         ("file:chown", chown),
         ("file:write-proc", io(writing.open("/proc/sys/kernel/hostname"))),
-        ("file:raw-disk", io(OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open("/dev/mem"))),
+        (
+            "file:raw-device",
+            io(OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open("/dev/kmsg")),
+        ),
         ("file:memory-of-others", io(File::open("/proc/1/mem"))),
         ("file:environment-of-others", io(fs::read("/proc/1/environ"))),
     ]

@@ -39,7 +39,7 @@ pub(super) fn remove(
     let mut farewell = None;
     let unlinked = if dir.truncates() && expected.len >= WORTH_TRUNCATING {
         drop(unused);
-        if let Some((other, hears)) = Farewell::prepare(&aside) {
+        if let Some((other, hears)) = dir.farewells.prepare(&aside) {
             // The old descriptor, which holds on to the name, is closed here.
             file = other;
             farewell = Some(hears);

@@ -13,33 +13,51 @@
 //! nfsd). None of them comes by a way that leads to a checkpoint.
 
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
 
 use nix::fcntl::OFlag;
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 
 use super::aside::Aside;
 
+/// What tells a directory's deletions that nobody else holds on. One for all of them: giving an inotify instance back
+/// waits for the kernel's grace period, 14 ms beside writers at full speed.
+#[derive(Debug, Default)]
+pub(super) struct Farewells(OnceLock<Option<Arc<Inotify>>>);
+
 /// Hears when the last reference to a file's name is gone.
 #[derive(Debug)]
-pub(super) struct Farewell(Inotify);
+pub(super) struct Farewell {
+    inotify: Arc<Inotify>,
+    watch: WatchDescriptor,
+}
 
-impl Farewell {
+impl Farewells {
     /// A descriptor of what lies aside that holds no reference to its name, open for writing, and what tells of the
     /// end of that name. `None` when that cannot be had here: no private place, no inotify instance, no space.
     ///
     /// No lease of ours may be on the file. A second name that could not be taken away again makes every further
     /// check say that the file is linked; the next start takes it away.
-    pub(super) fn prepare(aside: &Aside<'_>) -> Option<(OwnedFd, Farewell)> {
-        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).ok()?;
+    pub(super) fn prepare(&self, aside: &Aside<'_>) -> Option<(OwnedFd, Farewell)> {
+        let make = || Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).ok().map(Arc::new);
+        let inotify = self.0.get_or_init(make).clone()?;
         let file = aside.open_by_twin(OFlag::O_RDWR)?;
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        inotify.add_watch(path.as_str(), AddWatchFlags::IN_DELETE_SELF).ok()?;
-        Some((file, Farewell(inotify)))
+        let watch = inotify.add_watch(path.as_str(), AddWatchFlags::IN_DELETE_SELF).ok()?;
+        Some((file, Farewell { inotify, watch }))
     }
+}
 
-    /// Whether the name and everybody's references to it are gone. To be asked after unlink(2), and once.
+impl Farewell {
+    /// Whether the name and everybody's references to it are gone. To be asked after unlink(2), and once. What another
+    /// deletion of the same directory has heard in our place counts as not heard.
     pub(super) fn has_come(self) -> bool {
-        let events = self.0.read_events().unwrap_or_default();
-        events.iter().any(|event| event.mask.contains(AddWatchFlags::IN_DELETE_SELF))
+        let events = self.inotify.read_events().unwrap_or_default();
+        let is_ours = |flag| events.iter().any(|event| event.wd == self.watch && event.mask.contains(flag));
+        if !is_ours(AddWatchFlags::IN_IGNORED) {
+            // Err: it went meanwhile.
+            let _ = self.inotify.rm_watch(self.watch);
+        }
+        is_ours(AddWatchFlags::IN_DELETE_SELF)
     }
 }

@@ -71,7 +71,8 @@ fn theirs(config: &Config, level: Level, signal: Signal, total: u64) -> Option<&
 }
 
 fn amount(value: u64, total: u64, signal: Signal) -> String {
-    let share = Percent::from_ratio(value, total);
+    // To the nearest: 20 % of a disk, resolved to whole bytes, is a little less than 20 % of it.
+    let share = Percent::from_ratio(value.saturating_add(total / 20_000), total);
     match signal {
         Signal::Available => format!("{} ({share})", Bytes(value)),
         Signal::InodesFree => format!("{value} ({share})"),

@@ -99,11 +99,13 @@ pub async fn serve(
 async fn serve_one(mut stream: UnixStream, answers: Answers, watchers: &Semaphore) -> std::io::Result<()> {
     let credentials = stream.peer_cred()?;
     let peer = Peer { uid: credentials.uid(), pid: credentials.pid().filter(|pid| *pid > 0) };
+    // Read also from whoever is refused: closing on what he is still writing would kill him before he reads why.
+    let line = timeout(REQUEST_TIME_MAX, read_line(&mut stream)).await;
     if !peer.is_allowed() {
         tracing::warn!(uid = peer.uid, pid = peer.pid, "refused a client of the socket: it is not root");
         return write(&mut stream, Reply::error("only root and the daemon's own user may ask")).await;
     }
-    let request = match timeout(REQUEST_TIME_MAX, read_line(&mut stream)).await {
+    let request = match line {
         Ok(line) => parse_request(&line?),
         Err(_) => Err(format!("no request within {REQUEST_TIME_MAX:?}")),
     };
