@@ -301,11 +301,13 @@ impl Drop for Daemon {
     }
 }
 
-/// The lines of an audit log; a log that is not there has none.
+/// The lines of an audit log; a log that is not there has none. The line that is just being written is not one yet.
 #[track_caller]
 pub fn read_audit(path: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
-    text.lines()
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    whole
+        .lines()
         .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
         .collect()
 }
