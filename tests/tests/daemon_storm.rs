@@ -37,6 +37,9 @@ impl Scene {
             critical = {{ available = "5%", inodes-free = "1%" }}
             minimum-reclaim = {{ available = "2%" }}
             kubelet-config = "off"
+            # Deleting alone must do here; refusing writers has its own storm (brake_fanotify).
+            [brake]
+            mode = "off"
             [eviction]
             min-age = "0s"
             [protection]
