@@ -14,7 +14,7 @@ use crate::agent::filesystem::Filesystem;
 use crate::agent::naming::Held;
 use crate::agent::shared::{reaction, sentence};
 use crate::agent::showing::subject;
-use crate::decide::brake::Reclaim;
+use crate::decide::brake::{Race, Reclaim};
 use crate::decide::{self, Request, protection, staging, threshold};
 use crate::model::{
     Checkpoint, Cluster, Kind, Level, Monotonic, Need, Observation, Plan, States, Trigger, Victim,
@@ -46,8 +46,8 @@ pub(super) struct State {
     unprepared: Monotonic,
     /// That has been said, of what is on its way now.
     said_unprepared: bool,
-    /// The last round deleted, and left less than before.
-    outrun: bool,
+    /// Deleting against the writers, at critical.
+    race: Race,
     /// The catalog or the configuration is not what it was when retention was last decided.
     retain: bool,
     retain_due: Monotonic,
@@ -89,7 +89,7 @@ impl State {
     pub(super) fn reclaim(&self) -> Reclaim {
         match self.stuck {
             Some(Stuck { level: Level::Critical, hopeless: true, .. }) => Reclaim::Helpless,
-            _ if self.outrun => Reclaim::Outrun,
+            _ if self.race.is_lost() => Reclaim::Outrun,
             _ => Reclaim::Works,
         }
     }
@@ -129,7 +129,7 @@ pub(super) fn relieve(
         if crossed.is_met() {
             fs.relief.stuck = None;
             fs.relief.said = false;
-            fs.relief.outrun = false;
+            fs.relief.race = Race::default();
         }
         // Ahead only when a wake tells that somebody is writing right now.
         let ahead = match woken {
@@ -166,7 +166,13 @@ pub(super) fn relieve(
         let progress = round.outcomes.iter().any(|outcome| matches!(outcome.verdict, Verdict::Deleted(_)));
         take_in(fs, &plan, &round);
         if let Some(after) = round.seen {
-            fs.relief.outrun = progress && after.available < seen.available;
+            match level {
+                Level::Critical if progress => {
+                    fs.relief.race.round(seen.available, after.available, monotonic());
+                }
+                Level::Critical => {}
+                _ => fs.relief.race = Race::default(),
+            }
             seen = after;
             tried = Some(after);
             fs.note(&after);
