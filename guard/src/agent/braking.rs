@@ -25,6 +25,7 @@ use crate::model::{Bytes, Monotonic, Observation};
 use crate::report::audit::{Event, Refusals};
 use crate::report::metrics::FilesystemLabel;
 use crate::report::record::BrakeRecord;
+use crate::report::snapshot::BrakeSnapshot;
 use crate::report::socket::Reply;
 
 /// The brake's means, for all filesystems.
@@ -274,6 +275,12 @@ fn record(fs: &Filesystem, braking: &Braking, directories: Vec<String>, now: Mon
         stops_writes: abilities.iter().map(|ability| ability.stops_writes).reduce(|all, one| all && one),
         problem: abilities.into_iter().find_map(|ability| ability.problem),
     }
+}
+
+/// What `top` shows of it; `None` where writes cannot be refused.
+pub(super) fn snapshot(fs: &Filesystem) -> Option<BrakeSnapshot> {
+    let braking = fs.shared.braking.as_ref()?;
+    Some(BrakeSnapshot { mechanism: braking.backend.as_str().to_owned(), is_engaged: fs.brake.is_engaged() })
 }
 
 /// Lets the brake follow one look at the filesystem.

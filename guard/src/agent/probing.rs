@@ -215,13 +215,6 @@ impl Watched {
         self.exact
     }
 
-    /// What was counted for each file of this filesystem.
-    pub(super) fn ledger(&self) -> Result<Vec<LedgerEntry>, ProbeError> {
-        let mut entries = self.probing.probe.ledger()?;
-        entries.retain(|entry| entry.slot == self.slot);
-        Ok(entries)
-    }
-
     /// What was written since the last call.
     pub(super) fn newly_written(&mut self) -> Bytes {
         let Ok(now) = self.probing.probe.written(self.slot) else { return Bytes::ZERO };

@@ -1,7 +1,7 @@
 //! What a loop keeps to be looked at, and the snapshot it makes of that when somebody looks.
 //!
-//! Without anybody looking this costs one comparison a turn and a number a second. The plan and the ledger cost more the
-//! more there is of them, so they are made anew only after so many times as long as they take.
+//! Without anybody looking this costs one comparison a turn and a number a second. The plan costs more the more checkpoints
+//! there are, so it is made anew only after so many times as long as it takes.
 
 mod growth;
 
@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::act::journal::{Outcome, Verdict};
+use crate::agent::braking;
 use crate::agent::clock::{monotonic, wall};
 use crate::agent::filesystem::Filesystem;
 use crate::decide::{self, Request, threshold};
@@ -24,7 +25,7 @@ use crate::report::snapshot::{
 const SHOWN_MAX: usize = 20;
 /// At the most often.
 const RENEW_EVERY: Duration = Duration::from_millis(900);
-/// Planning and reading the ledger for those who look may take this share of the time.
+/// Planning for those who look may take this share of the time.
 const SHARE: u32 = 100;
 
 /// What is kept from turn to turn.
@@ -34,7 +35,6 @@ pub(super) struct Showing {
     deletions: VecDeque<DeletionSnapshot>,
     /// The asking that was answered last.
     answered: u64,
-    growth: growth::State,
     next: Option<NextVictims>,
     next_due: Monotonic,
 }
@@ -72,7 +72,6 @@ pub(super) fn publish(fs: &mut Filesystem, seen: &Observation, is_due: bool) {
         return;
     }
     if is_asked {
-        growth::renew(fs);
         renew_next(fs, seen);
     }
     fs.showing.answered = asked;
@@ -98,10 +97,10 @@ fn snapshot(fs: &Filesystem, seen: &Observation) -> FilesystemSnapshot {
         checkpoints: inventory.checkpoints.len() as u64,
         checkpoint_bytes: inventory.allocated().0,
         history: fs.showing.history.snapshot(),
-        growth: fs.showing.growth.told.clone(),
+        growth: fs.watched.as_ref().map(|_| growth::told(fs.shared.growths.now())),
         next: fs.showing.next.clone(),
         deletions: fs.showing.deletions.iter().cloned().collect(),
-        brake: None,
+        brake: braking::snapshot(fs),
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! DESIGN, section 2, is the glossary; each type here is one of its words.
 
+mod allowance;
 mod bytes;
 mod checkpoint;
 mod cluster;
@@ -16,6 +17,7 @@ mod policy;
 mod quantity;
 mod reason;
 
+pub use allowance::Allowance;
 pub use bytes::{Bytes, ParseBytesError};
 pub use checkpoint::{Checkpoint, FileId, Holder, Kind, States};
 pub use cluster::{Annotation, ByPod, Cluster, Fate, LookUp, PodName, PodRecord, Uids, Wish};

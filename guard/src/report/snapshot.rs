@@ -58,7 +58,7 @@ pub struct FilesystemSnapshot {
     pub checkpoint_bytes: u64,
     /// Available over the last five minutes.
     pub history: HistorySnapshot,
-    /// Who makes it grow; `null` when nothing counts bytes there (no eBPF).
+    /// Who writes into the watched directories of this node, whichever filesystem they lie on; `null` without eBPF.
     pub growth: Option<Growth>,
     /// What would be deleted next; `null` until it has been decided once.
     pub next: Option<NextVictims>,
@@ -102,13 +102,13 @@ pub struct HistorySnapshot {
     pub available_bytes: Vec<u64>,
 }
 
-/// Bytes a second between the last two readings of the kernel's ledger.
+/// By the kernel's ledger, which is read every second; rates are smoothed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Growth {
     /// By the namespace of the checkpoint that is written, fastest first; `null` for what nobody could identify.
     pub namespaces: Vec<NamespaceGrowth>,
-    /// By writer and file, fastest first; 20 at most.
+    /// By writer and owner, fastest first; 20 at most.
     pub writers: Vec<WriterGrowth>,
 }
 
@@ -124,11 +124,11 @@ pub struct NamespaceGrowth {
     pub bytes: u64,
 }
 
-/// One process writing one file.
+/// One process writing for one owner.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WriterGrowth {
-    /// Who wrote last, in the initial pid namespace.
+    /// The process, in the initial pid namespace.
     pub pid: u32,
     /// Its command name.
     pub comm: String,
@@ -138,11 +138,11 @@ pub struct WriterGrowth {
     pub pod: Option<String>,
     /// Its container.
     pub container: Option<String>,
-    /// What says so: `checkpoint` (the file is one, or part of one), `nothing`.
+    /// What says so: `checkpoint` (the file is one, or part of one), `path` (of a staging directory), `cgroup`, `nothing`.
     pub known_by: String,
     /// How fast.
     pub bytes_per_second: u64,
-    /// All that is in the file and was seen to be written.
+    /// All of it since it was first seen.
     pub bytes: u64,
 }
 

@@ -9,7 +9,7 @@ use kube::{Api, Client};
 
 use super::Trouble;
 use super::knowledge::uids_of;
-use crate::model::{LookUp, Monotonic, PodName};
+use crate::model::{Allowance, LookUp, Monotonic, PodName};
 
 /// One look-up after the other, this far apart at least: a node whose thousand pods have left is through in an hour, and a
 /// fleet of 15,000 such nodes asks no more than 5,000 times a second in the worst of cases.
@@ -25,9 +25,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 pub struct Queue {
     waiting: VecDeque<PodName>,
     asked: HashMap<PodName, Monotonic>,
-    spent: u32,
-    /// When `spent` was last brought up to date.
-    at: Monotonic,
+    allowance: Allowance,
 }
 
 impl Queue {
@@ -39,16 +37,11 @@ impl Queue {
 
     /// The next one, if it may be now.
     pub fn next(&mut self, now: Monotonic) -> Option<PodName> {
-        let regained = u32::try_from(now.since(self.at).as_millis() / EVERY.as_millis()).unwrap_or(u32::MAX);
-        if regained > 0 {
-            self.spent = self.spent.saturating_sub(regained);
-            self.at = now;
-        }
-        if self.spent >= BURST {
+        if !self.allowance.is_left(now, EVERY, BURST) {
             return None;
         }
         let pod = self.waiting.pop_front()?;
-        self.spent += 1;
+        self.allowance.spend();
         self.asked.insert(pod.clone(), now);
         Some(pod)
     }

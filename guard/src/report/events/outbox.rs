@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::{Notice, Text};
-use crate::model::Monotonic;
+use crate::model::{Allowance, Monotonic};
 
 /// So many may wait. An API server that is away for an hour of storm costs 64 sentences of memory.
 pub const WAITING_MAX: usize = 64;
@@ -20,9 +20,7 @@ pub const EVERY: Duration = Duration::from_secs(30);
 #[derive(Debug, Default)]
 pub struct Outbox {
     waiting: VecDeque<(Timestamp, Notice)>,
-    spent: u32,
-    /// When `spent` was last brought up to date.
-    at: Monotonic,
+    allowance: Allowance,
     dropped: u64,
 }
 
@@ -46,16 +44,11 @@ impl Outbox {
 
     /// The next one and when it happened, if it may go at `now`.
     pub fn take(&mut self, now: Monotonic) -> Option<(Timestamp, Notice)> {
-        let regained = u32::try_from(now.since(self.at).as_millis() / EVERY.as_millis()).unwrap_or(u32::MAX);
-        if regained > 0 {
-            self.spent = self.spent.saturating_sub(regained);
-            self.at = now;
-        }
-        if self.spent >= BURST {
+        if !self.allowance.is_left(now, EVERY, BURST) {
             return None;
         }
         let notice = self.waiting.pop_front()?;
-        self.spent += 1;
+        self.allowance.spend();
         Some(notice)
     }
 
