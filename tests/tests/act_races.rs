@@ -351,7 +351,6 @@ fn check_swapped(arena: &Arena, decoy: &Path, other: &Path) {
 fn nothing_is_deleted_that_is_mounted_over_an_entry_or_over_the_directory() {
     use nix::mount::{MntFlags, MsFlags, mount, umount2};
     on_every_filesystem(|arena| {
-        let victim = arena.path.join("a.tar");
         let (decoy, precious) = (arena.outside("decoy"), arena.outside("decoy/a.tar"));
         fs::create_dir(&decoy).unwrap();
         fs::write(&precious, [4; LEN]).unwrap();
@@ -359,19 +358,19 @@ fn nothing_is_deleted_that_is_mounted_over_an_entry_or_over_the_directory() {
         let bind = |from: &Path, onto: &Path| {
             if mount(Some(from), onto, None::<&str>, MsFlags::MS_BIND, None::<&str>).is_ok() {
                 breathe();
-                let _ = umount2(onto, MntFlags::MNT_DETACH);
+                while umount2(onto, MntFlags::MNT_DETACH).is_ok() {}
             }
             breathe();
             breathe();
         };
-        let over_the_entry = |_| bind(&precious, &victim);
-        let over_the_directory = |_| bind(&decoy, &arena.path);
-        // By descriptor, because what the path leads to is the attacker's.
+        // By descriptor, because the path leads elsewhere while the directory is mounted over.
         let real = format!(
             "/proc/self/fd/{}",
             std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(&arena.dir))
         );
         let real = Path::new(&real).join("a.tar");
+        let over_the_entry = |_| bind(&precious, &real);
+        let over_the_directory = |_| bind(&decoy, &arena.path);
         let (mut deleted, mut refused) = (0, 0);
         race(&[&over_the_entry, &over_the_directory], |turn| {
             if !real.exists() {
@@ -391,8 +390,9 @@ fn nothing_is_deleted_that_is_mounted_over_an_entry_or_over_the_directory() {
             assert_eq!(witness.links(), 1);
         });
         // Whatever a loop that was ended in the middle of its attack has left.
-        while umount2(&arena.path, MntFlags::MNT_DETACH).is_ok() {}
-        while umount2(&victim, MntFlags::MNT_DETACH).is_ok() {}
+        for path in [&arena.path, &real] {
+            while umount2(path, MntFlags::MNT_DETACH).is_ok() {}
+        }
         println!("{deleted} deleted, {refused} refused");
         assert!(deleted > 0 && refused > 0, "no race: {deleted} deleted, {refused} refused");
         assert!(fs::read(&precious).unwrap() == [4; LEN]);
