@@ -168,7 +168,7 @@ impl<'a> Carrier<'a> {
             stop: &stop,
             on_outcome: &mut |outcome| after_each(outcome, &stop),
             planned_at: None,
-            fill_rate: Bytes::ZERO,
+            hard: Bytes::ZERO,
             requested_by: None,
             dry_run: self.dry_run,
             patience: self.patience,

@@ -587,7 +587,7 @@ impl Guard {
             stop: &stop,
             on_outcome: &mut |_| {},
             planned_at,
-            fill_rate: Bytes::ZERO,
+            hard: Bytes::ZERO,
             requested_by: None,
             dry_run: false,
             patience: None,

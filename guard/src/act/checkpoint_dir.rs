@@ -23,6 +23,7 @@ mod farewell;
 mod leftovers;
 mod pod;
 mod refused;
+mod unlinked;
 mod walk;
 
 use std::ffi::{OsStr, OsString};
@@ -37,15 +38,16 @@ use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, open, openat};
 use nix::libc;
 use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
 use nix::sys::statfs::{BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, TMPFS_MAGIC, XFS_SUPER_MAGIC, fstatfs};
-use nix::unistd::{UnlinkatFlags, ftruncate};
+use nix::unistd::UnlinkatFlags;
 
 pub use self::aside::PREFIX as EVICTING_PREFIX;
 use self::commit::{Ask, Commits};
 use self::farewell::Farewells;
 pub use self::leftovers::{Leftover, LeftoverError};
+pub use self::unlinked::Unlinked;
+use self::unlinked::Emptying;
 use crate::act::refusal::{Changed, Pin, Refused};
 use crate::model::{Bytes, Checkpoint, FileId, Kind};
-use crate::observe::lease::Lease;
 
 /// A watched directory, held open. Every name it is asked about is a single component below it.
 #[derive(Debug)]
@@ -127,62 +129,6 @@ pub struct Removed {
     pub allocated: Bytes,
     /// Inodes.
     pub inodes: u64,
-}
-
-/// Of less than this nobody notices whether it comes back 30 ms later.
-const WORTH_TRUNCATING: Bytes = Bytes::mib(4);
-
-/// A checkpoint whose name is gone.
-#[derive(Debug)]
-#[must_use = "its space comes back with `free`"]
-pub struct Unlinked {
-    removed: Removed,
-    /// The last descriptor of an archive: closing it frees the space.
-    content: Option<Content>,
-    /// Where the filesystem shows freed space only when asked to.
-    commits: Option<(Arc<OwnedFd>, Commits)>,
-}
-
-impl Unlinked {
-    /// What [`Unlinked::free`] gives back.
-    pub fn removed(&self) -> Removed {
-        self.removed
-    }
-
-    /// Whether it was shown that nobody can get at the content any more. Not asked for where closing is enough.
-    pub fn is_unreachable(&self) -> bool {
-        self.content.as_ref().is_some_and(|content| content.is_unreachable)
-    }
-
-    /// Gives the space back. Blocks for as long as the kernel needs: 20 ms for 512 MiB on ext4, and until those of its
-    /// pages that are being written to the disk have got there, which took up to 80 ms beside two writers at full speed.
-    ///
-    /// xfs would free it in a worker (inodegc, since 5.14) that beside such writers waits for a core for 30 ms and more; so
-    /// there a large one is truncated, to nothing at once (any other size makes xfs write what is dirty first,
-    /// `xfs_setattr_size`). That must not happen to anybody who reads it, now or later: it is done only when nobody can
-    /// get at it any more ([`farewell`]), and a lease shows that nobody has it open. In any doubt it is closed, and
-    /// comes back when the last one lets go.
-    pub fn free(self) -> Removed {
-        if let Some(Content { file, is_unreachable: true }) = &self.content
-            && let Ok(lease) = Lease::exclusive(file)
-            && lease.is_intact()
-        {
-            // Err: closing frees it, later.
-            let _ = ftruncate(file, 0);
-        }
-        drop(self.content);
-        if let Some((directory, commits)) = self.commits {
-            commits.begin(&directory, Ask::Fsync);
-        }
-        self.removed
-    }
-}
-
-/// An archive without a name.
-#[derive(Debug)]
-struct Content {
-    file: OwnedFd,
-    is_unreachable: bool,
 }
 
 impl CheckpointDir {
@@ -288,7 +234,7 @@ impl CheckpointDir {
             Kind::PodCheckpoint => (pod::remove(self, expected, id)?, None),
         };
         let commits = (self.filesystem == BTRFS_SUPER_MAGIC).then(|| (self.fd.clone(), self.commits.clone()));
-        Ok(Unlinked { removed, content, commits })
+        Ok(Unlinked::new(removed, content, commits))
     }
 
     /// Removes `<name>.keep`. `ENOENT`: there is none. `EFBIG`: what bears the name is larger than any marker, and
@@ -322,9 +268,13 @@ impl CheckpointDir {
         }
     }
 
-    /// Whether truncating shows freed space sooner than closing; see [`Unlinked::free`].
-    fn truncates(&self) -> bool {
-        self.filesystem == XFS_SUPER_MAGIC
+    /// How space comes back sooner than by closing, where it does.
+    fn emptying(&self) -> Option<Emptying> {
+        match self.filesystem {
+            XFS_SUPER_MAGIC => Some(Emptying::AtOnce),
+            EXT4_SUPER_MAGIC => Some(Emptying::FromTheEnd),
+            _ => None,
+        }
     }
 
     /// Opens `name` without following a link or waiting for anybody.

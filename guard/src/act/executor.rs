@@ -37,8 +37,9 @@ pub struct Context<'a> {
     /// The look that the plan was made for: its need counts from there, whatever others have freed since. `None`: from the
     /// start of the round.
     pub planned_at: Option<Observation>,
-    /// Bytes per second that writers use up, as far as known.
-    pub fill_rate: Bytes,
+    /// Available below which waiting for slow deletions is worse than one checkpoint too many: the hard threshold. Zero:
+    /// always wait.
+    pub hard: Bytes,
     /// Who asked, for a reclaim by hand.
     pub requested_by: Option<&'a str>,
     /// Delete nothing, record nothing.
@@ -98,19 +99,21 @@ pub fn execute(plan: &Plan, inventory: &Inventory, dirs: &[CheckpointDir], ctx: 
     round.seen = Some(now);
     let start = ctx.planned_at.unwrap_or(now);
     let assumed = Need::default();
+    let began = (ctx.clock)();
     let mut execution = Execution {
         plan,
         inventory,
         dirs,
         ctx,
         start,
+        began,
         round,
         assumed,
         under_way: Vec::new(),
         in_use: Vec::new(),
     };
-    for victim in &plan.victims {
-        if let Err(ended) = execution.attempt(victim) {
+    for (n, victim) in plan.victims.iter().enumerate() {
+        if let Err(ended) = execution.attempt(victim, execution.next_after(n)) {
             execution.round.ended = ended;
             break;
         }
@@ -125,6 +128,8 @@ struct Execution<'e, 'ctx> {
     dirs: &'e [CheckpointDir],
     ctx: &'e mut Context<'ctx>,
     start: Observation,
+    /// When it began.
+    began: Monotonic,
     round: Round,
     /// A dry run frees nothing, so what it would have freed is added to what is seen.
     assumed: Need,
@@ -135,8 +140,14 @@ struct Execution<'e, 'ctx> {
 }
 
 impl<'e> Execution<'e, '_> {
-    /// Deletes `victim`, if it is needed and nothing speaks against it. `Err`: no further one.
-    fn attempt(&mut self, victim: &'e Victim) -> Result<(), Ended> {
+    /// What the victim after the `n`th holds; those in reserve come after the others. `None`: there is none.
+    fn next_after(&self, n: usize) -> Option<Bytes> {
+        let next = self.plan.victims.iter().chain(&self.plan.reserve).nth(n + 1)?;
+        Some(self.inventory.checkpoints[next.index as usize].allocated)
+    }
+
+    /// Deletes `victim`, if it is needed and nothing speaks against it; the one after it holds `next`. `Err`: no further one.
+    fn attempt(&mut self, victim: &'e Victim, next: Option<Bytes>) -> Result<(), Ended> {
         if self.ctx.stop.load(Ordering::Relaxed) {
             return Err(Ended::Stopped);
         }
@@ -156,7 +167,7 @@ impl<'e> Execution<'e, '_> {
             match begin(victim, checkpoint, dir, &intent, before, self.ctx) {
                 Ok(begun) => {
                     self.under_way.push(begun);
-                    self.wait();
+                    self.wait(next);
                     return Ok(());
                 }
                 Err(outcome) => *outcome,
@@ -168,14 +179,14 @@ impl<'e> Execution<'e, '_> {
 
     /// Waits until all space has come back, or until the next victim is due although those under way may turn out to have
     /// been enough: because they are slow, and writers use up what is left meanwhile.
-    fn wait(&mut self) {
+    fn wait(&mut self, next: Option<Bytes>) {
         let mut waited = Duration::ZERO;
         loop {
             self.settle_those(|begun| begun.freeing.is_done());
             if self.under_way.is_empty() || self.ctx.stop.load(Ordering::Relaxed) {
                 return;
             }
-            if waited >= SLOW_AFTER && (self.ctx.observe)().is_ok_and(|seen| self.is_next_due(&seen)) {
+            if waited >= SLOW_AFTER && next.is_some_and(|next| self.is_next_due(next)) {
                 return;
             }
             std::thread::sleep(STEP);
@@ -183,14 +194,31 @@ impl<'e> Execution<'e, '_> {
         }
     }
 
-    /// Whether nothing has been gained, and all of those under way but the largest will be needed by the time they are
-    /// done: so that never more than one checkpoint goes beyond need.
-    fn is_next_due(&self, seen: &Observation) -> bool {
-        let sizes = || self.under_way.iter().map(|begun| begun.removed.allocated);
-        let all_but_largest = Bytes(sizes().sum::<Bytes>().0 - sizes().max().unwrap_or_default().0);
-        let meanwhile = Bytes(self.ctx.fill_rate.0 / 1000 * SLOW_TAKES.as_millis() as u64);
-        let target = self.start.available + self.plan.need.bytes + meanwhile;
-        is_losing(&self.start, seen) && all_but_largest < target.saturating_sub(seen.available)
+    /// Whether those under way will not be enough, with what writers use up until they are done. Below hard, where waiting
+    /// is dangerous: whether the next one is needed as far as that can be known, so that when all of them have come back,
+    /// less than one checkpoint is too many.
+    fn is_next_due(&mut self, next: Bytes) -> bool {
+        // Before the look, so that nothing is counted by neither.
+        let left: Bytes = self.under_way.iter().map(|begun| begun.freeing.left()).sum();
+        let Ok(seen) = (self.ctx.observe)() else { return false };
+        let missing = (self.start.available + self.plan.need.bytes).saturating_sub(seen.available);
+        let counted = if seen.available < self.ctx.hard {
+            let largest = self.under_way.iter().map(|begun| begun.removed.allocated).max();
+            (left + next).saturating_sub(largest.unwrap_or_default().max(next))
+        } else {
+            left
+        };
+        is_losing(&self.start, &seen) && counted < missing + self.used_up_meanwhile(left, &seen)
+    }
+
+    /// What writers will use up, at the speed they have had in this round, while slow ones come back.
+    fn used_up_meanwhile(&self, left: Bytes, seen: &Observation) -> Bytes {
+        let under_way: Bytes = self.under_way.iter().map(|begun| begun.removed.allocated).sum();
+        let returned = self.round.freed.bytes + under_way.saturating_sub(left);
+        let used_up = (self.start.available + returned).saturating_sub(seen.available);
+        let elapsed = (self.ctx.clock)().since(self.began).max(SLOW_AFTER);
+        let rate = used_up.0 as f64 / elapsed.as_secs_f64();
+        Bytes((rate * SLOW_TAKES_STILL.as_secs_f64()) as u64)
     }
 
     /// Measures those under way of which `is_ready` is so.
@@ -206,9 +234,9 @@ impl<'e> Execution<'e, '_> {
 
     fn finish(mut self) -> Round {
         // The plan is used up, something is slow, and writers do not wait for it.
-        let mut reserves = self.plan.reserve.iter();
+        let mut reserves = self.plan.reserve.iter().zip(self.plan.victims.len()..);
         while !self.under_way.is_empty() && !self.ctx.stop.load(Ordering::Relaxed) {
-            match reserves.next().map(|reserve| self.attempt(reserve)) {
+            match reserves.next().map(|(reserve, n)| self.attempt(reserve, self.next_after(n))) {
                 Some(Ok(())) => {}
                 Some(Err(ended)) => {
                     self.round.ended = ended;
@@ -314,8 +342,8 @@ struct Begun<'i> {
 const STEP: Duration = Duration::from_micros(200);
 /// Freeing that takes longer is waiting for a disk: most take less than 3 ms for 64 MiB.
 const SLOW_AFTER: Duration = Duration::from_millis(2);
-/// What freeing takes that waits for a disk: 20 to 50 ms, on a loop device beside four writers.
-const SLOW_TAKES: Duration = Duration::from_millis(30);
+/// And goes on for so long at least: 10 to 60 ms in all, mostly.
+const SLOW_TAKES_STILL: Duration = Duration::from_millis(7);
 /// Writers that have used up so much while space is slow to come back will not wait for it.
 const LOSING: Bytes = Bytes::mib(4);
 

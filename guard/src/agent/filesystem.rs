@@ -628,11 +628,6 @@ impl Filesystem {
         self.relief.catalog_changed();
     }
 
-    /// Bytes a second that were written at the last wakes.
-    pub(super) fn fill_rate(&self) -> Bytes {
-        self.lead.rate()
-    }
-
     /// How far ahead of the hard threshold to act.
     pub(super) fn lead(&self, seen: &Observation) -> Bytes {
         let jumps = self.directories.iter().any(|it| it.jumps && !it.gone);

@@ -17,7 +17,7 @@ use crate::agent::showing::subject;
 use crate::decide::brake::{Race, Reclaim};
 use crate::decide::{self, Request, protection, staging, threshold};
 use crate::model::{
-    Checkpoint, Cluster, Kind, Level, Monotonic, Need, Observation, Plan, States, Trigger, Victim,
+    Bytes, Checkpoint, Cluster, Kind, Level, Monotonic, Need, Observation, Plan, States, Trigger, Victim,
 };
 use crate::observe::filesystem::observe;
 use crate::report::events::{About, Deleted, Notice};
@@ -307,7 +307,7 @@ fn carry_out(
         stop: &fs.shared.stop,
         on_outcome: &mut on_outcome,
         planned_at,
-        fill_rate: fs.fill_rate(),
+        hard: planned_at.map_or(Bytes::ZERO, |seen| threshold::hard(&fs.thresholds, &seen)),
         requested_by: None,
         dry_run: fs.shared.dry_run,
         patience: None,

@@ -85,7 +85,7 @@ pub fn run(args: Args, common: &Common) -> anyhow::Result<ExitCode> {
         stop: &AtomicBool::new(false),
         on_outcome: &mut |_| {},
         planned_at: None,
-        fill_rate: Bytes::ZERO,
+        hard: Bytes::ZERO,
         requested_by: Some(&asker),
         dry_run: args.dry_run,
         patience: None,

@@ -27,11 +27,6 @@ impl Lead {
         self.rate = rate.max(self.rate / 2.0);
     }
 
-    /// Bytes a second that were written before the last wakes.
-    pub fn rate(&self) -> Bytes {
-        Bytes(self.rate as u64)
-    }
-
     /// What is written while one deletion takes effect, if that is worth acting for and within the minimum reclaim; and
     /// where the filesystem takes more than what is written (`jumps`), one such jump.
     pub fn bytes(&self, thresholds: &PressurePolicy, seen: &Observation, jumps: bool) -> Bytes {

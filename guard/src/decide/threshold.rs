@@ -75,6 +75,12 @@ pub fn ahead(policy: &PressurePolicy, seen: &Observation, lead: Bytes) -> Need {
     }
 }
 
+/// What of available is the hard threshold; zero without one.
+pub fn hard(policy: &PressurePolicy, seen: &Observation) -> Bytes {
+    let value = policy.hard.as_ref().and_then(|hard| value(hard, Signal::Available, seen));
+    Bytes(value.unwrap_or_default())
+}
+
 /// Three quarters of the minimum reclaim: up to there, [`ahead`] takes nothing that would not have gone after the crossing.
 pub fn lead_max(policy: &PressurePolicy, seen: &Observation) -> Bytes {
     let beyond = policy.minimum_reclaim.amount(Signal::Available);

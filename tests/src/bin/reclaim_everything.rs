@@ -56,7 +56,7 @@ fn main() -> Result<()> {
         stop: &AtomicBool::new(false),
         on_outcome: &mut |_| {},
         planned_at: None,
-        fill_rate: Bytes::ZERO,
+        hard: Bytes::ZERO,
         requested_by: None,
         dry_run: false,
         patience: None,

@@ -11,7 +11,8 @@ use nix::unistd::ftruncate;
 
 use super::aside::{Aside, MoveError};
 use super::farewell::Farewell;
-use super::{CheckpointDir, Content, Expected, Removed, WORTH_TRUNCATING, freed_by, id_of, is_type};
+use super::unlinked::{Content, WORTH_TRUNCATING};
+use super::{CheckpointDir, Expected, Removed, freed_by, id_of, is_type};
 use crate::act::refusal::{Changed, Refused};
 use crate::model::FileId;
 use crate::observe::holders;
@@ -37,7 +38,7 @@ pub(super) fn remove(
         }
     };
     let mut farewell = None;
-    let unlinked = if dir.truncates() && expected.len >= WORTH_TRUNCATING {
+    let unlinked = if dir.emptying().is_some() && expected.len >= WORTH_TRUNCATING {
         drop(unused);
         if let Some((other, hears)) = dir.farewells.prepare(&aside) {
             // The old descriptor, which holds on to the name, is closed here.
@@ -59,7 +60,8 @@ pub(super) fn remove(
             let has_come = farewell.is_some_and(Farewell::has_come);
             // A name that somebody gave it at the last instant keeps its content.
             let is_unreachable = has_come && !removed.allocated.is_zero();
-            Ok((removed, Some(Content { file, is_unreachable })))
+            let emptying = dir.emptying().filter(|_| is_unreachable);
+            Ok((removed, Some(Content { file, len: expected.len, emptying })))
         }
         Gone::NoSpace(aside) => {
             drop(file);
