@@ -9,12 +9,19 @@ mod footprint;
 mod identify;
 mod machine;
 mod overhead;
+mod plot;
+mod quality;
 mod reaction;
 mod rivals;
+mod scan;
 mod scene;
 mod statistics;
 mod storm;
+mod supervise;
 mod table;
+mod unlink;
+
+use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Parser, ValueEnum};
@@ -39,7 +46,7 @@ pub(crate) struct Options {
     pub quick: bool,
     /// Also writes each section into docs/BENCHMARKS.md, below the current directory.
     #[arg(long)]
-    write: bool,
+    pub write: bool,
 }
 
 impl Options {
@@ -51,12 +58,15 @@ impl Options {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Name {
-    Reaction,
-    Identify,
-    Decide,
     Storm,
+    Reaction,
     Overhead,
     Footprint,
+    Unlink,
+    Scan,
+    Identify,
+    Decide,
+    Quality,
 }
 
 impl Name {
@@ -68,6 +78,9 @@ impl Name {
             Name::Storm => "storm",
             Name::Overhead => "overhead",
             Name::Footprint => "footprint",
+            Name::Scan => "scan",
+            Name::Unlink => "unlink",
+            Name::Quality => "quality",
         }
     }
 
@@ -79,23 +92,30 @@ impl Name {
             Name::Storm => storm::run(options),
             Name::Overhead => overhead::run(options),
             Name::Footprint => footprint::run(options),
+            Name::Scan => scan::run(options),
+            Name::Unlink => unlink::run(options),
+            Name::Quality => quality::run(options),
         }
     }
 }
 
-fn main() -> Result<()> {
+fn main() -> Result<ExitCode> {
     let options = Options::parse();
     ensure!(
         nix::unistd::geteuid().is_root(),
         "the benchmarks mount filesystems and load eBPF programs, so they need root: sudo cargo xtask bench"
     );
+    supervise::supervised(|| measure(&options))
+}
+
+fn measure(options: &Options) -> Result<()> {
     println!("{}", machine::describe());
     let names = if options.names.is_empty() { Name::value_variants() } else { &options.names };
     for name in names {
         eprintln!("== {}", name.as_str());
         let before = machine::Before::note();
-        let section = name.run(&options).with_context(|| format!("benchmark {} failed", name.as_str()))?;
-        let section = section.finish(*name, &options, &before);
+        let section = name.run(options).with_context(|| format!("benchmark {} failed", name.as_str()))?;
+        let section = section.finish(*name, options, &before);
         println!("\n{section}");
         if options.write {
             document::write(*name, &section).context("cannot write docs/BENCHMARKS.md")?;

@@ -34,19 +34,22 @@ pub(crate) enum Rhythm {
 pub(crate) struct Rival {
     stop: Arc<AtomicBool>,
     deleted: Arc<AtomicU64>,
+    freed: Arc<AtomicU64>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Rival {
     /// Deletes from `directory` down to `target` available whenever less than `hard` is.
     pub(crate) fn start(directory: &Path, hard: Bytes, target: Bytes, rhythm: Rhythm) -> Result<Rival> {
-        let (stop, deleted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let stop = Arc::new(AtomicBool::new(false));
+        let (deleted, freed) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let work = Work {
             directory: directory.to_owned(),
             hard,
             target,
             stop: stop.clone(),
             deleted: deleted.clone(),
+            freed: freed.clone(),
         };
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
         let events = AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_CLOSE_WRITE;
@@ -55,12 +58,17 @@ impl Rival {
             Rhythm::Poll { interval, first } => work.poll(interval, first),
             Rhythm::Debounce(quiet) => work.debounce(&inotify, quiet),
         })?;
-        Ok(Rival { stop, deleted, thread: Some(thread) })
+        Ok(Rival { stop, deleted, freed, thread: Some(thread) })
     }
 
     /// So far.
     pub(crate) fn deleted(&self) -> u64 {
         self.deleted.load(Ordering::Relaxed)
+    }
+
+    /// What those held.
+    pub(crate) fn freed(&self) -> Bytes {
+        Bytes(self.freed.load(Ordering::Relaxed))
     }
 }
 
@@ -80,6 +88,7 @@ struct Work {
     target: Bytes,
     stop: Arc<AtomicBool>,
     deleted: Arc<AtomicU64>,
+    freed: Arc<AtomicU64>,
 }
 
 /// How long ending may take.
@@ -138,6 +147,7 @@ impl Work {
             }
             if fs::remove_file(path).is_ok() {
                 self.deleted.fetch_add(1, Ordering::Relaxed);
+                self.freed.fetch_add(allocated.0, Ordering::Relaxed);
                 missing = missing.saturating_sub(allocated);
             }
         }

@@ -1,5 +1,6 @@
 //! `storm`: four writers fill a disk at full speed; who keeps it from filling?
 
+use std::path::Path;
 use std::time::Duration;
 
 use ::tests::daemon::Daemon;
@@ -12,6 +13,7 @@ use guard::model::Bytes;
 
 use crate::Options;
 use crate::document::Section;
+use crate::plot::{Line, Plot};
 use crate::rivals::{Rhythm, Rival};
 use crate::scene::Scene;
 use crate::table::Table;
@@ -50,6 +52,7 @@ pub(crate) fn run(options: &Options) -> Result<Section> {
         "below hard by",
         "time below hard",
         "deleted",
+        "of what had to go",
         "ENOSPC",
         "archives written",
         "bytes written",
@@ -57,11 +60,13 @@ pub(crate) fn run(options: &Options) -> Result<Section> {
     ]);
     let mut most_in_20_ms = Bytes::ZERO;
     let mut furthest_below = Bytes::ZERO;
+    let mut charts = Vec::new();
     for filesystem in [Filesystem::Ext4, Filesystem::Xfs, Filesystem::Btrfs] {
+        let mut lines = Vec::new();
         for keeper in Keeper::ALL {
             eprintln!("{}, {}", filesystem.as_str(), keeper.name());
             let weathered = weather(filesystem, keeper, time)?;
-            let Weathered { samples, totals, deleted } = &weathered;
+            let Weathered { samples, totals, deleted, freed, had_to_go } = &weathered;
             let lowest = samples.lowest.map(|sample| sample.available).unwrap_or_default();
             let below = HARD.saturating_sub(lowest);
             if let Keeper::Guard = keeper {
@@ -79,19 +84,27 @@ pub(crate) fn run(options: &Options) -> Result<Section> {
                     totals.took.as_secs_f64()
                 ),
                 deleted.to_string(),
+                share(*freed, *had_to_go),
                 totals.out_of_space.to_string(),
                 totals.archives.to_string(),
                 totals.bytes.to_string(),
                 format!("{:.0} ms", samples.longest_gap.as_secs_f64() * 1000.0),
             ]);
+            lines.push(Line { name: keeper.name(), points: samples.samples.iter().map(point).collect() });
         }
+        charts.push((filesystem.as_str(), lines));
+    }
+    if options.write {
+        let limit = ("hard", mebibytes(HARD));
+        Plot { across: "seconds", up: "MiB available", limit, charts }.write(Path::new(PICTURE))?;
     }
     let mut section = Section::new("Storm: four writers at full speed");
     section.say(format!(
-        "{DISK} on a loop device, archives of 16 to 64 MiB, hard at {HARD}, {MINIMUM_RECLAIM} beyond it to reclaim, {} s; \
+        "![available space over time](plots/storm.svg)\n\n{DISK} on a loop device, archives of 16 to 64 MiB, hard at {HARD}, {MINIMUM_RECLAIM} beyond it to reclaim, {} s; \
          available space looked at every millisecond (the last column tells the longest time without a look), on \
          btrfs less what it owes to writers, which statvfs, and so the rivals, see only later. The poll's \
-         first look comes after 5 s. A writer that gets ENOSPC goes on with the next archive 100 ms later.",
+         first look comes after 5 s. What had to go: what was written beyond what there was room for above the target; less than \
+         all of it when the disk was full, more when too much was deleted. A writer that gets ENOSPC goes on with the next archive 100 ms later.",
         time.as_secs()
     ));
     section.show(&table);
@@ -106,6 +119,27 @@ struct Weathered {
     samples: Samples,
     totals: Totals,
     deleted: u64,
+    freed: Bytes,
+    had_to_go: Bytes,
+}
+
+const PICTURE: &str = "docs/plots/storm.svg";
+
+fn mebibytes(bytes: Bytes) -> f64 {
+    bytes.0 as f64 / f64::from(1 << 20)
+}
+
+fn point(sample: &Sample) -> (f64, f64) {
+    (sample.at.as_secs_f64(), mebibytes(sample.available))
+}
+
+/// In per cent.
+fn share(freed: Bytes, had_to_go: Bytes) -> String {
+    if had_to_go.is_zero() {
+        "-".to_owned()
+    } else {
+        format!("{:.0} %", freed.0 as f64 / had_to_go.0 as f64 * 100.0)
+    }
 }
 
 fn weather(filesystem: Filesystem, keeper: Keeper, time: Duration) -> Result<Weathered> {
@@ -124,6 +158,7 @@ fn weather(filesystem: Filesystem, keeper: Keeper, time: Duration) -> Result<Wea
         Keeper::Debounce => (None, rival(Rhythm::Debounce(Duration::from_secs(1)))?),
         Keeper::Nobody => (None, None),
     };
+    let room = scene.available()?.saturating_sub(scene.target());
     let sampler = Sampler::start_strict(scene.root(), Duration::from_millis(1))?;
     let totals = Storm::start(storm::Options {
         directory: directory.clone(),
@@ -138,17 +173,20 @@ fn weather(filesystem: Filesystem, keeper: Keeper, time: Duration) -> Result<Wea
     .join();
     let samples = sampler.stop();
     ensure!(totals.failures == 0, "{} writes failed for another reason than space", totals.failures);
-    let deleted = match (&mut guard, rival.take()) {
+    let (deleted, freed) = match (&mut guard, rival.take()) {
         (Some(guard), _) => {
             guard.check_running()?;
             guard.terminate()?;
             let records = read_audit(&guard.audit_log());
-            records.iter().filter(|record| record["outcome"] == "deleted").count() as u64
+            let deleted = || records.iter().filter(|record| record["outcome"] == "deleted");
+            let freed = deleted().filter_map(|record| record["sizeBytes"].as_u64()).map(Bytes).sum();
+            (deleted().count() as u64, freed)
         }
-        (None, Some(rival)) => rival.deleted(),
-        (None, None) => 0,
+        (None, Some(rival)) => (rival.deleted(), rival.freed()),
+        (None, None) => (0, Bytes::ZERO),
     };
-    Ok(Weathered { samples, totals, deleted })
+    let had_to_go = totals.bytes.saturating_sub(room);
+    Ok(Weathered { samples, totals, deleted, freed, had_to_go })
 }
 
 /// How long less than `hard` was available.
