@@ -42,6 +42,24 @@ impl<'a> Rules<'a> {
         self.chain_stays[chain as usize]
     }
 
+    /// Whether the checkpoint at `index` is a candidate: [`Rules::spare_reason`] without the words, for a million of them.
+    #[inline]
+    pub(crate) fn may_go(&self, index: u32) -> bool {
+        const STAY: States = States::PINNED
+            .union(States::BEING_WRITTEN)
+            .union(States::IN_USE)
+            .union(States::LINKED)
+            .union(States::REFUSED);
+        let is_spared = self.spares_young_and_last
+            && self.census.follows(index).intersects(Follows::YOUNG.union(Follows::LAST));
+        let stays = self.census.states(index).intersects(STAY)
+            || self.census.protection(index).is_never()
+            || is_spared
+            || self.chains.of(index).is_some_and(|chain| self.chain_stays(chain));
+        debug_assert_eq!(stays, self.spare_reason(index).is_some());
+        !stays
+    }
+
     /// Why the checkpoint at `index` is no candidate; `None` when it is one.
     #[inline]
     pub(crate) fn spare_reason(&self, index: u32) -> Option<SpareReason> {
