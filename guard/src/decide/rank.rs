@@ -297,15 +297,19 @@ impl<'a> Ranking<'a> {
             OrderKey::Oldest => self.most_buckets - self.buckets(self.age(candidate.index)),
             OrderKey::Largest => self.most(Key::Order(key)) - self.scarce_of(candidate.gain()),
             OrderKey::SmallestLoss => {
-                let loss = self.members(candidate).iter().map(|index| self.loss(*index)).sum();
-                loss::per_unit(loss, self.scarce_of(candidate.gain()))
+                loss::per_unit(self.whole_loss(candidate), self.scarce_of(candidate.gain()))
             }
             OrderKey::FairShare => candidate.share,
         }
     }
 
+    /// What losing all that `candidate` stands for costs.
+    pub(crate) fn whole_loss(&self, candidate: &Candidate) -> u64 {
+        self.members(candidate).iter().map(|index| self.loss(*index)).sum()
+    }
+
     /// What losing the checkpoint at `index` costs.
-    pub(crate) fn loss(&self, index: u32) -> u64 {
+    fn loss(&self, index: u32) -> u64 {
         let is_incomplete = self.census.states(index).contains(States::INCOMPLETE);
         let follows = self.census.follows(index);
         let protection = self.census.protection(index);

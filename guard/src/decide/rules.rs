@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use crate::decide::census::{Census, Follows};
 use crate::decide::chain::Chains;
-use crate::model::{DeleteReason, OrderKey, Policy, Ranked, SpareReason, SparedBelow, Standing, States};
+use crate::model::{
+    DeleteReason, OrderKey, Policy, Ranked, SpareReason, SparedBelow, Standing, States, Weighed,
+};
 
 /// Who may go at all.
 pub(crate) struct Rules<'a> {
@@ -101,10 +103,16 @@ impl<'a> Rules<'a> {
     }
 
     /// Why the checkpoint at `index` goes, and by which key before the next that stays.
-    pub(crate) fn delete_reason(&self, index: u32, decided_by: Option<OrderKey>) -> DeleteReason {
+    pub(crate) fn delete_reason(
+        &self,
+        index: u32,
+        decided_by: Option<OrderKey>,
+        weighed: Option<Weighed>,
+    ) -> DeleteReason {
         let party = self.census.party(index);
         DeleteReason::Ranked(Ranked {
             decided_by,
+            weighed,
             spared_below: self.spared_below(index),
             standing: self.standing(index),
             namespace: party.owner.namespace.clone(),
