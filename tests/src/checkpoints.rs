@@ -84,6 +84,7 @@ pub fn plan_with(inventory: &Inventory, bytes: Bytes, trigger: &Trigger) -> Plan
         trigger: trigger.clone(),
         reason: DeleteReason::Ranked(Ranked {
             decided_by: None,
+            weighed: None,
             spared_below: None,
             standing: Standing::Unranked,
             namespace: None,

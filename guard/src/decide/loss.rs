@@ -48,8 +48,7 @@ pub(crate) fn cheapest_cover(
     let (mut left, mut spent) = (need, 0u128);
     let mut best: Option<(u128, usize, usize)> = None;
     for (position, candidate) in candidates.iter().enumerate() {
-        let loss: u128 =
-            ranking.members(candidate).iter().map(|index| u128::from(ranking.loss(*index))).sum();
+        let loss = u128::from(ranking.whole_loss(candidate));
         let rest = left.less(candidate.gain());
         if rest.is_met() {
             if best.is_none_or(|(least, ..)| spent + loss < least) {

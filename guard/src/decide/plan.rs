@@ -1,5 +1,7 @@
 //! [`plan`](fn@plan): what to delete, in order, and why; what to spare, and why.
 
+use std::ops::Range;
+
 use jiff::Timestamp;
 
 use crate::decide::census::Census;
@@ -8,7 +10,9 @@ use crate::decide::loss;
 use crate::decide::queue::{Extent, Queue};
 use crate::decide::rank::{Candidate, Key, Ranking};
 use crate::decide::rules::Rules;
-use crate::model::{Inventory, Level, Need, OrderKey, Plan, Policy, SpareReason, Spared, Trigger, Victim};
+use crate::model::{
+    Inventory, Level, Need, OrderKey, Plan, Policy, SpareReason, Spared, Trigger, Victim, Weighed,
+};
 
 /// What a plan is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,12 +56,13 @@ fn decide(
     loop {
         let queue = Queue::new(&ranking, &rules, need, extent);
         let candidates = queue.sorted();
-        let mut taken = take(&ranking, candidates, need);
+        let (mut taken, weighed) = take(&ranking, candidates, need);
         give_back(candidates, need, &mut taken);
         let reserve = reserve(&ranking, &rules, candidates, &taken, request);
         // A full reserve also means that somebody is left alone, with whom the last victim can be compared.
         if queue.is_all_sorted() || need.is_met() || reserve.len() == Plan::RESERVES {
-            let victims = write_victims(&ranking, &rules, candidates, &taken, request);
+            let weighed = weighed.map(|weighed| Weighing::new(&ranking, candidates, &taken, need, weighed));
+            let victims = write_victims(&ranking, &rules, candidates, &taken, weighed, request);
             let frees = taken.iter().map(|position| candidates[*position].gain());
             let frees = frees.fold(Need::default(), |all, one| all.plus(one));
             let shortfall = need.less(frees);
@@ -72,8 +77,13 @@ fn decide(
 }
 
 /// Positions of those taken, ascending: in order until `need` is met. With `smallest-loss`, those that are equal by
-/// the keys before it are chosen for the smallest loss together rather than one by one.
-fn take(ranking: &Ranking<'_>, candidates: &[Candidate], need: Need) -> Vec<usize> {
+/// the keys before it are chosen for the smallest loss together rather than one by one: these, and how many would have
+/// been taken one by one.
+fn take(
+    ranking: &Ranking<'_>,
+    candidates: &[Candidate],
+    need: Need,
+) -> (Vec<usize>, Option<(Range<usize>, usize)>) {
     let mut left = need;
     let until_met = candidates.iter().take_while(|candidate| {
         let goes_on = !left.is_met();
@@ -83,7 +93,7 @@ fn take(ranking: &Ranking<'_>, candidates: &[Candidate], need: Need) -> Vec<usiz
     let count = until_met.count();
     let smallest_loss = ranking.order.iter().position(|key| *key == Key::Order(OrderKey::SmallestLoss));
     let (Some(key), true) = (smallest_loss, count > 0) else {
-        return (0..count).collect();
+        return ((0..count).collect(), None);
     };
     let last = &candidates[count - 1];
     let is_equal = |candidate: &Candidate| ranking.by_keys(&ranking.order[..key], candidate, last).is_none();
@@ -92,8 +102,43 @@ fn take(ranking: &Ranking<'_>, candidates: &[Candidate], need: Need) -> Vec<usiz
     let end = count + candidates[count..].iter().take_while(|candidate| is_equal(candidate)).count();
     let before = candidates[..start].iter().fold(need, |left, candidate| left.less(candidate.gain()));
     match loss::cheapest_cover(ranking, &candidates[start..end], before) {
-        Some(cover) => (0..start).chain(cover.into_iter().map(|position| start + position)).collect(),
-        None => (0..count).collect(),
+        Some(cover) => {
+            let cover = cover.into_iter().map(|position| start + position);
+            ((0..start).chain(cover).collect(), Some((start..end, count)))
+        }
+        None => ((0..count).collect(), None),
+    }
+}
+
+/// Those that `smallest-loss` weighed against each other, and what came of it.
+struct Weighing {
+    weighed: Range<usize>,
+    chosen: u64,
+    in_turn: u64,
+}
+
+impl Weighing {
+    /// Among `weighed`, `taken` was chosen; one by one it would have been the first `count`, less what is given back.
+    fn new(
+        ranking: &Ranking<'_>,
+        candidates: &[Candidate],
+        taken: &[usize],
+        need: Need,
+        (weighed, count): (Range<usize>, usize),
+    ) -> Weighing {
+        let mut one_by_one: Vec<usize> = (0..count).collect();
+        give_back(candidates, need, &mut one_by_one);
+        let losses = |taken: &[usize]| {
+            let losses = taken.iter().filter(|position| weighed.contains(position));
+            losses.map(|position| ranking.whole_loss(&candidates[*position])).sum()
+        };
+        Weighing { chosen: losses(taken), in_turn: losses(&one_by_one), weighed }
+    }
+
+    fn of(&self, ranking: &Ranking<'_>, position: usize, candidate: &Candidate) -> Option<Weighed> {
+        let Weighing { weighed, chosen, in_turn } = self;
+        let own = || ranking.whole_loss(candidate);
+        weighed.contains(&position).then(|| Weighed { own: own(), chosen: *chosen, in_turn: *in_turn })
     }
 }
 
@@ -162,7 +207,7 @@ fn reserve(
         _ => None,
     });
     let victim = |index| {
-        let reason = rules.delete_reason(index, None);
+        let reason = rules.delete_reason(index, None, None);
         Victim { index, trigger: request.trigger.clone(), reason }
     };
     alone.take(Plan::RESERVES).map(victim).collect()
@@ -174,6 +219,7 @@ fn write_victims(
     rules: &Rules<'_>,
     candidates: &[Candidate],
     taken: &[usize],
+    weighing: Option<Weighing>,
     request: &Request,
 ) -> Vec<Victim> {
     let mut victims = Vec::with_capacity(taken.len());
@@ -190,9 +236,10 @@ fn write_victims(
             Some((Key::Order(key), _)) => Some(key),
             Some((Key::SparedBelow, _)) | None => None,
         };
+        let weighed = weighing.as_ref().and_then(|weighing| weighing.of(ranking, position, candidate));
         // Reversed, as the whole list will be.
         for index in ranking.members(candidate).iter().rev() {
-            let reason = rules.delete_reason(*index, decided_by);
+            let reason = rules.delete_reason(*index, decided_by, weighed);
             victims.push(Victim { index: *index, trigger: request.trigger.clone(), reason });
         }
     }
@@ -405,7 +452,14 @@ mod tests {
                 .collect::<Vec<_>>(),
         );
         // The loss counts, not the density alone: per byte the sole one is the cheapest.
-        check(&checkpoints, &at(Level::Critical, mib(50)), &by(&[OrderKey::SmallestLoss]), &[5, 4, 3]);
+        let by_loss = by(&[OrderKey::SmallestLoss]);
+        let plan = check(&checkpoints, &at(Level::Critical, mib(50)), &by_loss, &[5, 4, 3]);
+        // In its turn the sole one would have gone first, at eight times what a superseded one costs.
+        let DeleteReason::Ranked(ranked) = &plan.victims[0].reason else { panic!("not ranked") };
+        let weighed = ranked.weighed.expect("it was weighed");
+        assert!(weighed.own < weighed.chosen && weighed.chosen < weighed.in_turn, "{weighed:?}");
+        let sentence = ranked.to_string();
+        assert!(sentence.contains(&format!("would cost {}", weighed.in_turn)), "{sentence}");
     }
 
     #[test]

@@ -8,10 +8,11 @@ use crate::decide::rules::Rules;
 use crate::decide::share;
 use crate::model::{Need, OrderKey};
 
-/// All candidates. Those up to [`Queue::sorted`] stand in their order, and none of the others comes before any of them.
+/// Candidates. Those up to [`Queue::sorted`] stand in their order, and none of the others comes before any of them.
 pub(crate) struct Queue {
-    all: Vec<Candidate>,
+    some: Vec<Candidate>,
     sorted: usize,
+    is_all_sorted: bool,
 }
 
 /// How far to sort.
@@ -26,17 +27,15 @@ pub(crate) enum Extent {
 impl Queue {
     /// Whoever may go at all, in order as far as `extent` says.
     pub(crate) fn new(ranking: &Ranking<'_>, rules: &Rules<'_>, need: Need, extent: Extent) -> Queue {
-        let count = ranking.census.len();
-        let free = |index: &u32| ranking.chains.of(*index).is_none() && rules.spare_reason(*index).is_none();
-        let mut all = Vec::with_capacity(count as usize);
-        all.extend((0..count).filter(free).map(|index| ranking.candidate(index)));
-        let free_chains = ranking.chains.all().filter(|chain| !rules.chain_stays(*chain));
-        all.extend(free_chains.map(|chain| ranking.chain_candidate(chain)));
-        let sorted = match extent {
-            Extent::All => all.len(),
-            Extent::Needed(least) => select(ranking, &mut all, need, least),
+        let (mut some, is_all) = match extent {
+            Extent::All => (all(ranking, rules), true),
+            Extent::Needed(least) => first(ranking, rules, need, least),
         };
-        let head = &mut all[..sorted];
+        let sorted = match extent {
+            Extent::All => some.len(),
+            Extent::Needed(least) => select(ranking, &mut some, need, least),
+        };
+        let head = &mut some[..sorted];
         head.sort_unstable_by_key(Candidate::key);
         settle_ties(ranking, head);
         if !ranking.holders().is_empty() {
@@ -46,18 +45,76 @@ impl Queue {
             head.sort_by_key(Candidate::key);
             settle_ties(ranking, head);
         }
-        Queue { all, sorted }
+        let is_all_sorted = is_all && sorted == some.len();
+        Queue { some, sorted, is_all_sorted }
     }
 
     /// The candidates that are sorted, first to go first.
     pub(crate) fn sorted(&self) -> &[Candidate] {
-        &self.all[..self.sorted]
+        &self.some[..self.sorted]
     }
 
     /// Whether there is no other.
     pub(crate) fn is_all_sorted(&self) -> bool {
-        self.sorted == self.all.len()
+        self.is_all_sorted
     }
+}
+
+/// Every candidate that goes alone, by its index.
+fn alone<'r>(ranking: &'r Ranking<'_>, rules: &'r Rules<'_>) -> impl Iterator<Item = u32> + 'r {
+    let is_alone = |index: &u32| ranking.chains.of(*index).is_none() && rules.may_go(*index);
+    (0..ranking.census.len()).filter(is_alone)
+}
+
+fn chains<'r>(ranking: &'r Ranking<'_>, rules: &'r Rules<'_>) -> impl Iterator<Item = Candidate> + 'r {
+    let free = ranking.chains.all().filter(|chain| !rules.chain_stays(*chain));
+    free.map(|chain| ranking.chain_candidate(chain))
+}
+
+fn all(ranking: &Ranking<'_>, rules: &Rules<'_>) -> Vec<Candidate> {
+    let mut all = Vec::with_capacity(ranking.census.len() as usize);
+    all.extend(alone(ranking, rules).map(|index| ranking.candidate(index)));
+    all.extend(chains(ranking, rules));
+    all
+}
+
+/// At most so many bits of the leading keys tell who is far from going.
+const LEAD_BITS: u32 = 12;
+
+/// Those candidates that may be among the first `least` or those that meet `need`, and whether that is all of them.
+///
+/// Most candidates are far from going, and a few bits of their leading keys show it. Only for the others are all keys
+/// worked out and kept: that is most of the time and memory of a plan.
+fn first(ranking: &Ranking<'_>, rules: &Rules<'_>, need: Need, least: usize) -> (Vec<Candidate>, bool) {
+    let lead = ranking.lead(ranking.census.len().checked_ilog2().unwrap_or(0).min(LEAD_BITS));
+    let mut at_place = vec![(0usize, Need::default()); 1 << lead.bits];
+    let mut note = |place: usize, gain: Need| {
+        let (count, gains) = &mut at_place[place];
+        (*count, *gains) = (*count + 1, gains.plus(gain));
+    };
+    let mut places = vec![u16::MAX; ranking.census.len() as usize];
+    for index in alone(ranking, rules) {
+        let place = ranking.place(lead, index);
+        places[index as usize] = place as u16;
+        note(place, ranking.census.gain(index));
+    }
+    let chains: Vec<Candidate> = chains(ranking, rules).collect();
+    for chain in &chains {
+        note(ranking.place_of(lead, chain), chain.gain());
+    }
+    let (mut count, mut left, mut last) = (0, need, 0);
+    for (place, (there, gains)) in at_place.iter().enumerate() {
+        if count >= least && left.is_met() {
+            break;
+        }
+        (count, left, last) = (count + there, left.less(*gains), place);
+    }
+    let mut some = Vec::with_capacity(count);
+    let near = (0u32..).zip(&places).filter(|(_, place)| usize::from(**place) <= last);
+    some.extend(near.map(|(index, _)| ranking.candidate(index)));
+    some.extend(chains.into_iter().filter(|chain| ranking.place_of(lead, chain) <= last));
+    let is_all = at_place[last + 1..].iter().all(|(there, _)| *there == 0);
+    (some, is_all)
 }
 
 /// Brings to the front of `all` those that go first, `least` or more of them and enough to meet `need`; how many they are.

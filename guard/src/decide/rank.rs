@@ -63,6 +63,17 @@ fn keys(order: &[OrderKey], is_critical: bool) -> Vec<Key> {
     keys
 }
 
+/// The leading bits of the packed keys.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lead {
+    /// So many keys.
+    keys: usize,
+    /// So many bits they have.
+    pub(crate) bits: u32,
+    /// When the last of `cut` more is left out.
+    cut: u32,
+}
+
 /// Everything the keys are computed from.
 pub(crate) struct Ranking<'a> {
     pub(crate) census: &'a Census<'a>,
@@ -138,11 +149,48 @@ impl<'a> Ranking<'a> {
     /// The checkpoint at `index`, or of a chain that member of it.
     #[inline]
     pub(crate) fn candidate(&self, index: u32) -> Candidate {
+        self.with_key(self.without_key(index))
+    }
+
+    #[inline]
+    fn without_key(&self, index: u32) -> Candidate {
         let share = if self.holders.is_empty() { 0 } else { self.holder(index).into() };
         let gains = self.chains.with(&index).iter().map(|index| self.census.gain(*index));
         let gain = gains.fold(Need::default(), |all, one| all.plus(one));
         let frees_inodes = u32::try_from(gain.inodes).unwrap_or(u32::MAX);
-        self.with_key(Candidate { packed: [0; 2], share, frees: gain.bytes, frees_inodes, index })
+        Candidate { packed: [0; 2], share, frees: gain.bytes, frees_inodes, index }
+    }
+
+    /// The place of the checkpoint at `index` by `lead` alone.
+    #[inline]
+    pub(crate) fn place(&self, lead: Lead, index: u32) -> usize {
+        let candidate = self.without_key(index);
+        let keys = self.packed_keys().take(lead.keys);
+        let packed = keys
+            .fold(0u128, |packed, (key, width)| packed << width | u128::from(self.value(key, &candidate)));
+        packed.unbounded_shr(lead.cut) as usize
+    }
+
+    /// The same of a candidate whose keys are all known.
+    pub(crate) fn place_of(&self, lead: Lead, candidate: &Candidate) -> usize {
+        let packed: u32 = self.widths[lead.keys..self.packed].iter().sum();
+        candidate.key().unbounded_shr(packed + lead.cut) as usize
+    }
+
+    /// The keys that `bits` bits can tell apart: the first ones, as far as candidates are not weighed against each other.
+    pub(crate) fn lead(&self, bits: u32) -> Lead {
+        let weighs = |key: &Key| matches!(key, Key::Order(OrderKey::FairShare | OrderKey::SmallestLoss));
+        let mut lead = Lead { keys: 0, bits: 0, cut: 0 };
+        for (_, width) in self.packed_keys().take_while(|(key, _)| !weighs(key)) {
+            lead.keys += 1;
+            lead.bits += width;
+            if lead.bits >= bits {
+                lead.cut = lead.bits - bits;
+                lead.bits = bits;
+                break;
+            }
+        }
+        lead
     }
 
     /// By party: whose share its checkpoints are of. Empty when nobody asks for `fair-share`.
@@ -249,15 +297,19 @@ impl<'a> Ranking<'a> {
             OrderKey::Oldest => self.most_buckets - self.buckets(self.age(candidate.index)),
             OrderKey::Largest => self.most(Key::Order(key)) - self.scarce_of(candidate.gain()),
             OrderKey::SmallestLoss => {
-                let loss = self.members(candidate).iter().map(|index| self.loss(*index)).sum();
-                loss::per_unit(loss, self.scarce_of(candidate.gain()))
+                loss::per_unit(self.whole_loss(candidate), self.scarce_of(candidate.gain()))
             }
             OrderKey::FairShare => candidate.share,
         }
     }
 
+    /// What losing all that `candidate` stands for costs.
+    pub(crate) fn whole_loss(&self, candidate: &Candidate) -> u64 {
+        self.members(candidate).iter().map(|index| self.loss(*index)).sum()
+    }
+
     /// What losing the checkpoint at `index` costs.
-    pub(crate) fn loss(&self, index: u32) -> u64 {
+    fn loss(&self, index: u32) -> u64 {
         let is_incomplete = self.census.states(index).contains(States::INCOMPLETE);
         let follows = self.census.follows(index);
         let protection = self.census.protection(index);

@@ -33,13 +33,12 @@ struct Holding {
 /// that floods pays first, and in the end all that paid hold the same. Within a namespace the other keys decide, so
 /// the candidates of each come sorted by those, and those that are not here come after all that are.
 pub(crate) fn settle(ranking: &Ranking<'_>, candidates: &mut [Candidate]) {
-    let census = ranking.census;
     let count = ranking.holders().iter().max().map_or(0, |most| *most as usize + 1);
     let mut holdings = vec![Holding::default(); count];
-    for index in 0..census.len() {
-        let holding = &mut holdings[ranking.holder(index) as usize];
-        holding.amount = holding.amount.saturating_add(ranking.scarce_of(census.gain(index)));
-        holding.count += 1;
+    for (party, holder) in ranking.census.parties().iter().zip(ranking.holders()) {
+        let holding = &mut holdings[*holder as usize];
+        holding.amount = holding.amount.saturating_add(ranking.scarce_of(party.holds));
+        holding.count += party.count;
     }
     for candidate in candidates {
         let count = ranking.members(candidate).len() as u64;

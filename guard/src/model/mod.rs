@@ -33,7 +33,7 @@ pub use policy::{
     PressurePolicy, Protection, ProtectionPolicy, ProtectionRule, RetentionRule, Threshold,
 };
 pub use quantity::{Amount, ParseQuantityError, Percent, Quantity};
-pub use reason::{DeleteReason, Limit, Ranked, Scope, SpareReason, SparedBelow, Standing};
+pub use reason::{DeleteReason, Limit, Ranked, Scope, SpareReason, SparedBelow, Standing, Weighed};
 
 /// Time since an arbitrary fixed point (`CLOCK_MONOTONIC`, as the kernel's `bpf_ktime_get_ns` counts it).
 ///

@@ -10,8 +10,18 @@ use globset::{Glob, GlobMatcher};
 #[derive(Clone)]
 pub struct Pattern {
     text: String,
-    /// `None` for an exact name, which is the common case and needs no automaton.
-    glob: Option<GlobMatcher>,
+    how: How,
+}
+
+/// How a pattern is matched. Only what needs an automaton gets one: every plan matches every rule with every owner.
+#[derive(Clone)]
+enum How {
+    /// A name.
+    Exact,
+    /// A name's beginning, so many bytes of the text, and `*`.
+    Prefix(usize),
+    /// Anything else.
+    Glob(GlobMatcher),
 }
 
 /// Why a text is no pattern.
@@ -36,29 +46,34 @@ impl Pattern {
         if text.trim().is_empty() {
             return Err(PatternError::Blank);
         }
-        let glob = if text.contains(['*', '?', '[', '{', '\\']) {
-            let glob = Glob::new(text).map_err(|error| PatternError::Malformed {
-                text: text.to_owned(),
-                problem: error.kind().to_string(),
-            })?;
-            Some(glob.compile_matcher())
-        } else {
-            None
-        };
-        Ok(Pattern { text: text.to_owned(), glob })
+        const MAGIC: [char; 5] = ['*', '?', '[', '{', '\\'];
+        let how =
+            match text.strip_suffix('*').filter(|prefix| !prefix.contains(MAGIC) && !prefix.contains('}')) {
+                Some(prefix) => How::Prefix(prefix.len()),
+                None if text.contains(MAGIC) => {
+                    let glob = Glob::new(text).map_err(|error| PatternError::Malformed {
+                        text: text.to_owned(),
+                        problem: error.kind().to_string(),
+                    })?;
+                    How::Glob(glob.compile_matcher())
+                }
+                None => How::Exact,
+            };
+        Ok(Pattern { text: text.to_owned(), how })
     }
 
     /// Whether it covers `name`.
     pub fn matches(&self, name: &str) -> bool {
-        match &self.glob {
-            Some(glob) => glob.is_match(name),
-            None => self.text == name,
+        match &self.how {
+            How::Exact => self.text == name,
+            How::Prefix(length) => name.as_bytes().starts_with(&self.text.as_bytes()[..*length]),
+            How::Glob(glob) => glob.is_match(name),
         }
     }
 
     /// Whether it is a plain name rather than a glob.
     pub fn is_exact(&self) -> bool {
-        self.glob.is_none()
+        matches!(self.how, How::Exact)
     }
 
     /// How much it says: exact names before globs, and of two globs the one with more literal characters.
@@ -113,6 +128,18 @@ mod tests {
         check("*", "anything.at-all", true);
         check("ci-??", "ci-01", true);
         check("{a,b}-x", "b-x", true);
+    }
+
+    #[test]
+    fn a_beginning_is_matched_as_the_glob_that_it_is() {
+        let names =
+            ["", "t", "te", "team", "team-prod", "Team", "team/a", "te\nam", "téam", "*", "te*", "te,x"];
+        for pattern in ["*", "te*", "team-*", "té*", "te,*", "te]*", "**", "t*e*"] {
+            let glob = Glob::new(pattern).unwrap().compile_matcher();
+            for name in names {
+                check(pattern, name, glob.is_match(name));
+            }
+        }
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub struct Ranked {
     /// The key that put it before the first candidate left alone; `None` when all candidates go, or when nothing
     /// but the ties' breakers (time, name) tells the two apart.
     pub decided_by: Option<OrderKey>,
+    /// What is lost, where `smallest-loss` weighed it against others.
+    pub weighed: Option<Weighed>,
     /// What would have spared it below critical.
     pub spared_below: Option<SparedBelow>,
     /// What it is.
@@ -51,6 +53,17 @@ pub struct Ranked {
     pub age: Duration,
     /// What it frees.
     pub frees: Bytes,
+}
+
+/// Losses that `smallest-loss` compared; only their ratios mean something (docs/DECISIONS.md has the formula).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Weighed {
+    /// What is lost with this one (or with all that is kept together with it).
+    pub own: u64,
+    /// What is lost with all that were chosen among those equal by the keys before.
+    pub chosen: u64,
+    /// What would be lost had each of these been taken in its turn, the cheapest per byte first.
+    pub in_turn: u64,
 }
 
 /// What spares a checkpoint, but not at critical.
@@ -156,14 +169,25 @@ impl fmt::Display for Ranked {
             }
             None => {}
         }
+        if let Some(weighed) = self.weighed {
+            return write!(f, "; chosen by smallest-loss: {weighed}");
+        }
         match self.decided_by {
-            Some(OrderKey::SmallestLoss) => {
-                f.write_str("; chosen by smallest-loss: the least is lost with it")
-            }
             Some(OrderKey::FairShare) => f.write_str("; chosen by fair-share: its namespace holds the most"),
             Some(key) => write!(f, "; chosen by {}", key.as_str()),
             None => Ok(()),
         }
+    }
+}
+
+impl fmt::Display for Weighed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Weighed { own, chosen, in_turn } = self;
+        write!(f, "a loss of {own}, of {chosen} with all that were chosen so")?;
+        if chosen < in_turn {
+            write!(f, "; the cheapest per byte one after the other would cost {in_turn}")?;
+        }
+        Ok(())
     }
 }
 
@@ -321,6 +345,7 @@ mod tests {
     fn a_reason_is_a_sentence_that_stands_alone() {
         let ranked = Ranked {
             decided_by: Some(OrderKey::LeastProtected),
+            weighed: None,
             spared_below: None,
             standing: Standing::Superseded,
             namespace: Some("ci-nightly".into()),
@@ -329,6 +354,13 @@ mod tests {
             age: Duration::from_secs(3 * 3600 + 7),
             frees: Bytes::mib(64),
         };
+        let weighed = Some(Weighed { own: 7, chosen: 20, in_turn: 90 });
+        check(
+            DeleteReason::Ranked(Ranked { weighed, decided_by: None, ..ranked.clone() }),
+            "superseded by a newer one of the same container; namespace ci-nightly has protection 5 \
+             (protection.namespaces.\"ci-*\"), 3 h old, frees 64.0 MiB; chosen by smallest-loss: a loss of 7, of 20 \
+             with all that were chosen so; the cheapest per byte one after the other would cost 90",
+        );
         check(
             DeleteReason::Ranked(ranked),
             "superseded by a newer one of the same container; namespace ci-nightly has protection 5 \
