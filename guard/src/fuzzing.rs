@@ -8,6 +8,8 @@ use std::path::Path;
 use crate::config::{ConfigFile, KubeletThresholds, import_operator, parse_duration};
 use crate::model::{Bytes, Quantity, Signal};
 use crate::observe::archive::fuzzing as archive;
+use crate::observe::attribution::{is_container_id, of_path, of_proc_cgroup};
+use crate::report::socket;
 
 /// A fuzz target.
 #[derive(Clone, Copy, Debug)]
@@ -21,11 +23,13 @@ pub struct Target {
 /// Every one.
 pub const TARGETS: &[Target] = &[
     Target { name: "archive", run: archive::archive },
+    Target { name: "cgroups", run: cgroups },
     Target { name: "configuration", run: configuration },
     Target { name: "dumps", run: archive::dumps },
     Target { name: "kubelet", run: kubelet },
     Target { name: "names", run: archive::name },
     Target { name: "operator", run: operator },
+    Target { name: "requests", run: socket::fuzz },
     Target { name: "stream", run: archive::stream },
     Target { name: "tar", run: archive::tar },
     Target { name: "values", run: values },
@@ -38,6 +42,18 @@ pub const TARGETS: &[Target] = &[
 pub fn run(name: &str, bytes: &[u8]) {
     let target = TARGETS.iter().find(|target| target.name == name);
     (target.unwrap_or_else(|| panic!("no target {name:?}")).run)(bytes);
+}
+
+/// Paths of control groups, which whoever may make one chooses: what is made out is well-formed, whatever they say.
+fn cgroups(bytes: &[u8]) {
+    let Ok(text) = str::from_utf8(bytes) else { return };
+    for workload in [of_path(text), of_proc_cgroup(text)] {
+        assert!(workload.container.as_deref().is_none_or(is_container_id), "{workload:?}");
+        let is_uid = |uid: &str| {
+            matches!(uid.len(), 32 | 36) && uid.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
+        };
+        assert!(workload.pod_uid.as_deref().is_none_or(is_uid), "{workload:?}");
+    }
 }
 
 /// A configuration file: it is refused with sentences, or every pool of it can be used.

@@ -129,13 +129,15 @@ pub struct Carrier<'a> {
     pub dry_run: bool,
     /// See [`Context::patience`].
     pub patience: Option<Duration>,
+    /// See [`Context::hard`].
+    pub hard: Bytes,
 }
 
 impl<'a> Carrier<'a> {
     /// Carries out `plan` in the inventory's first directory.
     pub fn new(plan: &'a Plan, inventory: &'a Inventory) -> Carrier<'a> {
         let dir = CheckpointDir::open(&inventory.directories[0]).expect("the directory");
-        Carrier { plan, inventory, dir, dry_run: false, patience: None }
+        Carrier { plan, inventory, dir, dry_run: false, patience: None, hard: Bytes::ZERO }
     }
 
     /// Carries it out with the real filesystem and a journal in memory.
@@ -169,7 +171,7 @@ impl<'a> Carrier<'a> {
             stop: &stop,
             on_outcome: &mut |outcome| after_each(outcome, &stop),
             planned_at: None,
-            hard: Bytes::ZERO,
+            hard: self.hard,
             requested_by: None,
             dry_run: self.dry_run,
             patience: self.patience,

@@ -2,6 +2,7 @@
 
 pub mod api_server;
 pub mod archives;
+pub mod arena;
 pub mod brake;
 pub mod checkpoints;
 pub mod clocks;

@@ -5,8 +5,10 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::time::Duration;
 
 use guard::model::Bytes;
+use guard::observe::filesystem::observe;
 use guard::report::audit::{Entry, read, verify};
 use nix::sys::ptrace;
 use nix::sys::wait::{WaitStatus, waitpid};
@@ -23,20 +25,30 @@ struct Node {
     mount: LoopMount,
     /// How often the archive's name stands in it.
     times: usize,
+    /// What is available while nothing is there to delete.
+    available: Bytes,
 }
 
 impl Node {
     fn new(filesystem: Filesystem) -> Node {
-        // On xfs large enough to go by its second name; and xfs is never smaller than 300 MiB.
+        // On xfs and ext4 large enough to go by its second name and to be emptied; and xfs is never smaller than 300 MiB.
         let (size, times) = match filesystem {
             Filesystem::Xfs => (Bytes::mib(320), 110_000),
+            Filesystem::Ext4 => (Bytes::mib(128), 110_000),
             _ => (Bytes::mib(128), 1000),
         };
-        let node = Node { mount: LoopMount::new(filesystem, size), times };
+        let mount = LoopMount::new(filesystem, size);
+        let mut node = Node { mount, times, available: Bytes::ZERO };
         fs::create_dir(node.directory()).unwrap();
         fs::write(node.path(PINNED), PINNED.repeat(100)).unwrap();
         fs::write(node.path(&format!("{PINNED}.keep")), "").unwrap();
+        node.available = node.observed();
         node
+    }
+
+    fn observed(&self) -> Bytes {
+        let directory = fs::File::open(self.directory()).unwrap();
+        observe(&directory).unwrap().available
     }
 
     fn directory(&self) -> PathBuf {
@@ -134,6 +146,15 @@ impl Node {
             .collect();
         names.sort();
         assert_eq!(names, [PINNED, &format!("{PINNED}.keep")], "killed at {at}");
+        // Also of what was half emptied when it was killed. The audit log is on it, too, with its space set aside.
+        let is_back = || self.observed() + Bytes::mib(2) >= self.available;
+        let is_in_time = (0..100).any(|_| {
+            is_back() || {
+                std::thread::sleep(Duration::from_millis(10));
+                false
+            }
+        });
+        assert!(is_in_time, "killed at {at}: {} of {} is available", self.observed(), self.available);
         assert!(Path::new("/etc/passwd").exists());
     }
 

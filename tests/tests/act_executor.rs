@@ -301,6 +301,51 @@ fn stopped_means_after_the_deletion_in_hand() {
     assert_eq!(left(mount.path()), NAMES[2..]);
 }
 
+/// The kernel needs 20 ms and more for its pages.
+const SLOW: Bytes = Bytes::mib(768);
+
+/// Deletes `a.tar`, which is slow to come back, for a need of 64 MiB, beside writers who have used up `lost` as soon as it
+/// is gone. Whether `b.tar`, of `next`, died with it.
+fn is_next_taken(lost: Bytes, hard: Bytes, next: Bytes) -> bool {
+    let mount = LoopMount::new(Filesystem::Tmpfs, Bytes::gib(2));
+    write_archive(&mount.path().join("a.tar"), SLOW);
+    write_archive(&mount.path().join("b.tar"), next);
+    let inventory = inventory_of(mount.path(), &["a.tar", "b.tar"]);
+    let plan = plan_for(&inventory, Bytes::mib(64));
+    let directory = File::open(mount.path()).unwrap();
+    let mut observe = || {
+        let seen = observe(&directory)?;
+        let lost = if mount.path().join("a.tar").exists() { Bytes::ZERO } else { lost };
+        Ok(Observation { available: seen.available.saturating_sub(lost), ..seen })
+    };
+    let carrier = Carrier { hard, ..Carrier::new(&plan, &inventory) };
+    let round = carrier.run_observing(&mut Recorder::default(), &mut observe, &mut |_, _| {});
+    assert_eq!(round.ended, Ended::Done, "{round:?}");
+    !mount.path().join("b.tar").exists()
+}
+
+#[test]
+fn a_slow_one_that_will_be_enough_is_waited_for_while_nobody_is_in_danger() {
+    // Nothing is lost meanwhile, or little, and there is far to hard.
+    assert!(!is_next_taken(Bytes::ZERO, Bytes::ZERO, Bytes::mib(16)));
+    assert!(!is_next_taken(Bytes::mib(16), Bytes::ZERO, Bytes::mib(16)));
+    // Nothing is lost, so below hard as well.
+    assert!(!is_next_taken(Bytes::ZERO, Bytes::gib(4), Bytes::mib(16)));
+}
+
+#[test]
+fn a_slow_one_that_writers_will_have_used_up_when_it_comes_back_is_not_waited_for() {
+    // 300 MiB in 2 ms: at this speed another 1 GiB until then.
+    assert!(is_next_taken(Bytes::mib(300), Bytes::ZERO, Bytes::mib(16)));
+}
+
+#[test]
+fn below_hard_the_next_one_is_taken_if_less_than_one_can_turn_out_to_be_too_many() {
+    assert!(is_next_taken(Bytes::mib(16), Bytes::gib(4), Bytes::mib(16)));
+    // As large as the slow one: it would be one too many.
+    assert!(!is_next_taken(Bytes::mib(16), Bytes::gib(4), SLOW));
+}
+
 #[test]
 fn a_dry_run_goes_exactly_as_far_and_deletes_nothing() {
     let mount = mount(Filesystem::Tmpfs);

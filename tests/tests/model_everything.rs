@@ -6,156 +6,32 @@
 //!
 //! A green run says nothing about the daemon's own loop, its threads and its wakes: those are `daemon_*`'s business.
 
-use std::ffi::OsString;
+#[path = "model_everything/guarding.rs"]
+mod guarding;
+#[path = "model_everything/happenings.rs"]
+mod happenings;
+
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use guard::act::checkpoint_dir::CheckpointDir;
-use guard::act::executor::{Context, Ended, execute};
-use guard::act::journal::{Intent, Journal, Outcome, Verdict};
-use guard::config::{Config, ConfigFile};
-use guard::decide::{self, Pressure, Request, protection};
-use guard::model::{Bytes, Checkpoint, Level, Observation, Plan, States, Trigger};
-use guard::observe::archive;
-use guard::observe::catalog::{Answer, Catalog, Holds, ReadRequest, Reading, Version};
+use guard::act::journal::{Intent, Journal};
+use guard::config::Config;
+use guard::decide::{self, Pressure, Request};
+use guard::model::{Bytes, Checkpoint, Level, Need, Observation, States, Trigger};
+use guard::observe::catalog::Catalog;
 use guard::observe::filesystem::observe;
-use guard::observe::inotify::{Detail, Event, Watcher};
-use guard::observe::scan;
-use guard::report::audit::{AuditLog, AuditSettings, verify};
-use jiff::Timestamp;
+use guard::report::audit::verify;
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Rules, RngAlgorithm, TestError, TestRng, TestRunner};
 use tests::loopfs::{Filesystem, LoopMount};
 use tests::world::{UNTOLD, World};
 
-/// One thing that happens. Numbers choose among what there is.
-#[derive(Clone, Debug)]
-enum Op {
-    Arrive { owner: usize, pages: u64 },
-    Begin { owner: usize, pages: u64 },
-    Finish(usize),
-    Abandon(usize),
-    Foreign(u8),
-    Pin(usize),
-    Unpin(usize),
-    Reader(usize),
-    Link(usize),
-    Append(usize),
-    Delete(usize),
-    Replace(usize),
-    Leave { percent: u64 },
-    Wait { seconds: u64 },
-    SetClock { seconds: i64 },
-    Statfs(bool),
-    Configure(usize),
-    Cover,
-    Uncover,
-    Swap { anew: bool },
-    Crash { at: Crash, down: u32 },
-    Scan,
-}
-
-/// Where a deletion is cut off.
-#[derive(Clone, Copy, Debug)]
-enum Crash {
-    Idle,
-    Announced,
-    Aside,
-    WithTwin,
-}
-
-fn op() -> impl Strategy<Value = Op> {
-    let number = 0usize..1000;
-    prop_oneof![
-        12 => (0usize..5, 0u64..60).prop_map(|(owner, pages)| Op::Arrive { owner, pages }),
-        4 => (0usize..5, 0u64..60).prop_map(|(owner, pages)| Op::Begin { owner, pages }),
-        4 => number.clone().prop_map(Op::Finish),
-        1 => number.clone().prop_map(Op::Abandon),
-        1 => (0u8..3).prop_map(Op::Foreign),
-        2 => number.clone().prop_map(Op::Pin),
-        2 => number.clone().prop_map(Op::Unpin),
-        3 => number.clone().prop_map(Op::Reader),
-        2 => number.clone().prop_map(Op::Link),
-        1 => number.clone().prop_map(Op::Append),
-        1 => number.clone().prop_map(Op::Delete),
-        1 => number.prop_map(Op::Replace),
-        6 => (0u64..60).prop_map(|percent| Op::Leave { percent }),
-        4 => (1u64..400).prop_map(|seconds| Op::Wait { seconds }),
-        1 => (-4000i64..100_000).prop_map(|seconds| Op::SetClock { seconds }),
-        1 => any::<bool>().prop_map(Op::Statfs),
-        1 => (0usize..CONFIGURATIONS.len()).prop_map(Op::Configure),
-        1 => Just(Op::Cover),
-        1 => Just(Op::Uncover),
-        1 => any::<bool>().prop_map(|anew| Op::Swap { anew }),
-        2 => (crash(), 0u32..3).prop_map(|(at, down)| Op::Crash { at, down }),
-        2 => Just(Op::Scan),
-    ]
-}
-
-fn crash() -> impl Strategy<Value = Crash> {
-    prop_oneof![Just(Crash::Idle), Just(Crash::Announced), Just(Crash::Aside), Just(Crash::WithTwin)]
-}
-
-/// Each has `forensics` at 100.
-const CONFIGURATIONS: [&str; 5] = [
-    "[eviction]\nmin-age = \"2m\"\nkeep-last = 1",
-    "[eviction]\nmin-age = \"0s\"\nkeep-last = 0\norder = [\"largest\"]\n[[retention]]\nnamespace = \"*\"\nmax-count = { namespace = 4 }",
-    "[eviction]\nmin-age = \"1m\"\nkeep-last = 2\norder = [\"incomplete\", \"least-protected\", \"smallest-loss\"]",
-    "[eviction]\nmin-age = \"1m\"\nkeep-last = 1\n[[retention]]\nnamespace = \"*\"\nmax-count = { container = 1 }",
-    "[eviction]\nmin-age = \"10m\"\nkeep-last = 1\nkeep-together = true\norder = [\"oldest\"]",
-];
-
-fn configuration(number: usize, directory: &Path) -> Config {
-    let text = format!(
-        "[[directory]]\npath = {directory:?}\n[pressure]\nsoft = {{ available = \"30%\", inodes-free = \"15%\", \
-         grace-period = \"30s\" }}\nhard = {{ available = \"20%\", inodes-free = \"10%\" }}\ncritical = {{ available = \"8%\", \
-         inodes-free = \"5%\" }}\nminimum-reclaim = {{ available = \"5%\", inodes-free = \"3%\" }}\ntransition-period = \"1m\"\n\
-         kubelet-config = false\n[protection]\ndefault = 50\nnamespaces = {{ forensics = 100, ci = 5 }}\n{}",
-        CONFIGURATIONS[number]
-    );
-    ConfigFile::parse(&text, Path::new("model.toml"))
-        .and_then(|file| file.effective(None))
-        .unwrap_or_else(|it| panic!("{it}"))
-}
-
-/// The guard's state, as its loop keeps it; made anew when the directory is another one and after a crash.
-struct Guard {
-    dir: CheckpointDir,
-    catalog: Catalog,
-    pressure: Pressure,
-    watcher: Watcher,
-}
-
-/// The audit log, and the ids that it has given out.
-struct Log {
-    audit: AuditLog,
-    last: u64,
-}
-
-impl Log {
-    fn open(path: &Path, last: u64) -> Log {
-        let settings = AuditSettings { path: path.to_owned(), max_size: Bytes(64 << 10), keep: 2 };
-        Log { audit: AuditLog::open(settings, || Timestamp::UNIX_EPOCH), last }
-    }
-}
-
-impl Journal for Log {
-    fn intent(&mut self, intent: &Intent<'_>) -> u64 {
-        let id = self.audit.intent(intent);
-        assert!(id > self.last, "audit id {id} after {}", self.last);
-        self.last = id;
-        id
-    }
-
-    fn outcome(&mut self, intent: &Intent<'_>, outcome: &Outcome) {
-        self.audit.outcome(intent, outcome);
-    }
-}
+use self::guarding::{Guard, Log, find, fresh_catalog, leave_aside};
+use self::happenings::{Crash, Op, configuration, op};
 
 /// What one turn has done.
 #[derive(Default)]
@@ -309,7 +185,7 @@ impl Model {
             && guard.dir.is_still_at(&self.world.path())
         {
             guard.catch_up(false);
-            let request = Request { need: need_of_one(), trigger: Trigger::Manual };
+            let request = Request { need: Need { bytes: Bytes(1), inodes: 0 }, trigger: Trigger::Manual };
             let plan =
                 decide::plan(guard.catalog.inventory(), &request, &self.config.policy, self.world.wall);
             if let Some(victim) = plan.victims.first() {
@@ -536,144 +412,6 @@ impl Before {
             last: all.clone().map(|place| newest.contains(&place)).collect(),
             allocated: all.map(|place| world.entries[place].allocated()).collect(),
         }
-    }
-}
-
-impl Guard {
-    fn new(dir: CheckpointDir, path: &Path) -> Guard {
-        let mut watcher = Watcher::new().expect("an inotify instance");
-        watcher.add(dir.as_fd(), 0, Detail::Entries).expect("a watch");
-        let catalog = fresh_catalog(path, dir.as_fd());
-        Guard { dir, catalog, pressure: Pressure::new(), watcher }
-    }
-
-    /// Takes in what events, the scan and the reader tell.
-    fn catch_up(&mut self, mut rescan: bool) {
-        for event in self.watcher.drain() {
-            match event {
-                Event::Entry { directory, name, .. } => {
-                    self.catalog.refresh(directory, self.dir.as_fd(), Holds::Archives, &name);
-                }
-                Event::Overflow => rescan = true,
-                Event::Written | Event::DirectoryGone { .. } => {}
-            }
-        }
-        if rescan {
-            self.catalog.scan(0, self.dir.as_fd(), Holds::Archives).expect("a healthy directory");
-        }
-        self.catalog.look_again(0, self.dir.as_fd());
-        read_all(&mut self.catalog, &self.dir);
-    }
-
-    /// The last look, and how many were refused.
-    fn carry_out(
-        &mut self,
-        plan: &Plan,
-        planned_at: Option<Observation>,
-        config: &Config,
-        log: &mut Log,
-        world: &World,
-    ) -> (Option<Observation>, usize) {
-        let policy = &config.policy.protection;
-        let stop = AtomicBool::new(false);
-        let dirs = std::slice::from_ref(&self.dir);
-        let mut context = Context {
-            observe: &mut || world.statfs.map_or_else(|| observe(&dirs[0]), Err),
-            journal: log,
-            clock: &|| world.monotonic,
-            protection: &|checkpoint| {
-                protection::of_readings(policy, checkpoint.identity.readings()).protection
-            },
-            stop: &stop,
-            on_outcome: &mut |_| {},
-            planned_at,
-            hard: Bytes::ZERO,
-            requested_by: None,
-            dry_run: false,
-            patience: None,
-            names_holders: false,
-        };
-        let round = execute(plan, self.catalog.inventory(), dirs, &mut context);
-        let mut refused = 0;
-        let tried: Vec<_> = round
-            .outcomes
-            .iter()
-            .map(|outcome| {
-                let name: OsString =
-                    self.catalog.inventory().checkpoints[outcome.index as usize].name.clone().into();
-                (outcome, name)
-            })
-            .collect();
-        for (outcome, name) in tried {
-            match &outcome.verdict {
-                Verdict::Deleted(_) | Verdict::Gone => _ = self.catalog.remove(0, &name),
-                Verdict::Refused(why) => {
-                    refused += 1;
-                    assert!(!why.is_failure(), "{name:?}: {why}");
-                    self.catalog.set_states(0, &name, States::REFUSED);
-                }
-                Verdict::WouldBeDeleted => unreachable!("this is no dry run"),
-            }
-        }
-        match round.ended {
-            Ended::Unmeasurable(_) => (None, refused),
-            _ => (round.seen, refused),
-        }
-    }
-}
-
-fn need_of_one() -> guard::model::Need {
-    guard::model::Need { bytes: Bytes(1), inodes: 0 }
-}
-
-/// The other one in `inventory` that is the same file of the same name.
-fn find<'i>(inventory: &'i guard::model::Inventory, like: &Checkpoint) -> Option<&'i Checkpoint> {
-    inventory.checkpoints.iter().find(|it| it.name == like.name && it.file == like.file)
-}
-
-fn fresh_catalog(path: &Path, dir: std::os::fd::BorrowedFd<'_>) -> Catalog {
-    let mut catalog = Catalog::new(vec![path.to_owned()]);
-    catalog.scan(0, dir, Holds::Archives).expect("a healthy directory");
-    read_all(&mut catalog, dir);
-    catalog
-}
-
-/// What the agent's reader does in its thread.
-fn read_all(catalog: &mut Catalog, dir: impl AsFd) {
-    loop {
-        let wanted = catalog.wanted(16);
-        if wanted.is_empty() {
-            return;
-        }
-        for request in wanted {
-            let reading = read(&dir, &request);
-            catalog.answer(Answer::from((request, reading)));
-        }
-    }
-}
-
-fn read(dir: impl AsFd, request: &ReadRequest) -> Reading {
-    let Ok(file) = scan::open_file(dir.as_fd(), &request.name) else { return Reading::Stale };
-    match scan::stat_of(&file) {
-        Ok(stat) if Version::from(&stat) == request.version => {}
-        _ => return Reading::Stale,
-    }
-    archive::read(&file, &archive::Limits::default())
-        .map_or(Reading::Unreadable, |contents| Reading::Contents(Box::new(contents)))
-}
-
-/// What SIGKILL leaves between taking the name away and deleting.
-fn leave_aside(directory: &Path, checkpoint: &Checkpoint, id: u64, with_twin: bool) {
-    use std::os::unix::fs::DirBuilderExt;
-    let private = directory.join(".evicting-guard");
-    let _ = std::fs::DirBuilder::new().mode(0o700).create(&private);
-    let aside = private.join(format!(".evicting-{id}-{}", checkpoint.file.ino));
-    let from = directory.join(&*checkpoint.name);
-    // No inode left for the private place: then there is no crash in it either.
-    let moved = renameat2(AT_FDCWD, &from, AT_FDCWD, &aside, RenameFlags::RENAME_NOREPLACE);
-    if moved.is_ok() && with_twin {
-        let _ =
-            std::fs::hard_link(&aside, private.join(format!(".evicting-{id}-{}-twin", checkpoint.file.ino)));
     }
 }
 

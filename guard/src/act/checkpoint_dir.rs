@@ -38,6 +38,7 @@ use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, open, openat};
 use nix::libc;
 use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
 use nix::sys::statfs::{BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, TMPFS_MAGIC, XFS_SUPER_MAGIC, fstatfs};
+use nix::sys::statvfs::{FsFlags, fstatvfs};
 use nix::unistd::UnlinkatFlags;
 
 pub use self::aside::PREFIX as EVICTING_PREFIX;
@@ -268,13 +269,15 @@ impl CheckpointDir {
         }
     }
 
-    /// How space comes back sooner than by closing, where it does.
+    /// How space comes back sooner than by closing, where it does. Mounted `sync`, each step would be a commit of its own.
     fn emptying(&self) -> Option<Emptying> {
-        match self.filesystem {
-            XFS_SUPER_MAGIC => Some(Emptying::AtOnce),
-            EXT4_SUPER_MAGIC => Some(Emptying::FromTheEnd),
-            _ => None,
-        }
+        let emptying = match self.filesystem {
+            XFS_SUPER_MAGIC => Emptying::AtOnce,
+            EXT4_SUPER_MAGIC => Emptying::FromTheEnd,
+            _ => return None,
+        };
+        let is_sync = fstatvfs(&self.fd).is_ok_and(|shown| shown.flags().contains(FsFlags::ST_SYNCHRONOUS));
+        (!is_sync).then_some(emptying)
     }
 
     /// Opens `name` without following a link or waiting for anybody.

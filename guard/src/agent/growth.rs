@@ -41,6 +41,9 @@ struct FileGrowth {
 
 /// The ledger is read this often while there are writes. Reading a full one takes 30 ms.
 const READ_EVERY: Duration = Duration::from_secs(1);
+/// How often, once nothing has been written for [`IDLE_AFTER`]: an idle node is to be left asleep.
+const READ_EVERY_IDLE: Duration = Duration::from_secs(3);
+const IDLE_AFTER: Duration = Duration::from_secs(10);
 /// A file that is not known as a checkpoint after so long is none.
 const UNKNOWN_FOR: Duration = Duration::from_secs(2);
 /// A loop that does not take its mail hangs; then the newest is worth no more than the oldest.
@@ -140,11 +143,13 @@ struct LedgerReader {
 impl LedgerReader {
     fn run(mut self) {
         priority::prefer();
+        let mut changed = monotonic();
         loop {
-            std::thread::sleep(READ_EVERY);
+            let is_idle = monotonic().since(changed) >= IDLE_AFTER;
+            std::thread::sleep(if is_idle { READ_EVERY_IDLE } else { READ_EVERY });
             let (added, now) = (self.probing.added(), monotonic());
             if added != self.added {
-                self.added = added;
+                (self.added, changed) = (added, now);
                 self.read(now);
             }
             self.read = now;

@@ -142,6 +142,20 @@ fn example() -> String {
     Line::of(Request::Daemon).trim_end().to_owned()
 }
 
+/// For fuzzing. A line from a client is a request that survives being written, or gets a reply of one line.
+pub(crate) fn fuzz(bytes: &[u8]) {
+    match parse_request(bytes) {
+        Ok(request) => {
+            let line = Line::of(request.clone());
+            assert_eq!(parse_request(line.as_bytes()), Ok(request), "{line}");
+        }
+        Err(message) => {
+            let line = Line::of(Reply::error(message));
+            assert_eq!(line.matches('\n').count(), 1, "{line}");
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -17,14 +17,15 @@ use super::helper::CREATED_MAX;
 use super::protocol::{DirectoryReport, Order, Report, receive, send};
 use super::starter;
 use super::{
-    Ability, BrakeError, Created, DIRECTORIES_MAX, Key, LEASE, LINGER, LOOP_SILENCE_MAX, Refusals, Stance,
+    Ability, BrakeError, Created, DIRECTORIES_MAX, IDLE, Key, LEASE, LINGER, LOOP_SILENCE_MAX, Refusals,
+    Stance,
 };
 use crate::model::{FileId, Monotonic};
 
 /// The command that makes this program the helper; hidden, for nobody else.
 pub const HELPER_COMMAND: &str = "brake-helper";
 
-/// How often the guard says that it is alive, and asks what was refused.
+/// How often the guard says to the helper that it is alive, and asks what was refused.
 const BEAT: Duration = Duration::from_millis(100);
 /// A helper that has not answered for so long is ended. More than its own [`super::helper::DEADMAN`].
 const SILENCE_MAX: Duration = Duration::from_secs(3);
@@ -188,10 +189,14 @@ impl Fanotify {
         helper.into_iter().for_each(Helper::end);
     }
 
-    /// Until somebody rings, or the next beat is due.
+    /// Until somebody rings, or the next beat is due, if there is anybody to hear it.
     fn sleep(&self) {
+        let time = {
+            let state = self.lock();
+            if state.is_needed() || state.helper.is_some() { BEAT } else { IDLE }
+        };
         let mut fds = [PollFd::new(self.bell.as_fd(), PollFlags::POLLIN)];
-        let _ = poll(&mut fds, PollTimeout::from(BEAT.as_millis() as u16));
+        let _ = poll(&mut fds, PollTimeout::from(time.as_millis() as u16));
         // Only resets the counter: EAGAIN means that nobody rang.
         let _ = self.bell.read();
     }

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nix::errno::Errno;
 
-use super::{Ability, BrakeError, Key, LEASE, LINGER, LOOP_SILENCE_MAX, Refusals, Stance, add_writer};
+use super::{Ability, BrakeError, IDLE, Key, LEASE, LINGER, LOOP_SILENCE_MAX, Refusals, Stance, add_writer};
 use crate::model::Monotonic;
 use crate::observe::probe::{ProbeError, Refusing};
 
@@ -24,6 +24,8 @@ pub struct LsmBrake {
     refusing: Refusing,
     clock: fn() -> Monotonic,
     state: Mutex<State>,
+    /// A stance has changed.
+    changed: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -55,7 +57,7 @@ impl LsmBrake {
     /// # Errors
     /// Says what the kernel lacks.
     pub fn load(clock: fn() -> Monotonic) -> Result<LsmBrake, ProbeError> {
-        Ok(LsmBrake { refusing: Refusing::load()?, clock, state: Mutex::default() })
+        Ok(LsmBrake { refusing: Refusing::load()?, clock, state: Mutex::default(), changed: Condvar::new() })
     }
 
     /// See [`super::Backend::watch`]. At any depth up to 16.
@@ -96,6 +98,7 @@ impl LsmBrake {
         directory.said = now;
         if std::mem::replace(&mut directory.stance, stance) != stance {
             self.lease(key, directory, now);
+            self.changed.notify_all();
         }
     }
 
@@ -121,9 +124,8 @@ impl LsmBrake {
     /// be run by a thread of its own.
     pub fn tend(&self, stop: &AtomicBool) {
         while !stop.load(Ordering::Relaxed) {
-            std::thread::sleep(RENEW_EVERY);
+            let mut state = self.sleep();
             let now = (self.clock)();
-            let mut state = self.lock();
             for (key, directory) in &mut state.directories {
                 if directory.stance == Stance::Refusing {
                     self.lease(*key, directory, now);
@@ -140,6 +142,15 @@ impl LsmBrake {
             // Err: the map is gone, and with it the lease.
             let _ = self.refusing.lease(key.0, 0);
         }
+    }
+
+    /// Until leases are to be renewed, if there are any; sooner when a stance changes.
+    fn sleep(&self) -> MutexGuard<'_, State> {
+        let state = self.lock();
+        let is_busy =
+            state.attached || state.directories.values().any(|directory| directory.stance != Stance::Off);
+        let time = if is_busy { RENEW_EVERY } else { IDLE };
+        self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
     }
 
     fn attach(&self, state: &mut State, now: Monotonic) {

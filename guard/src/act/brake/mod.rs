@@ -41,6 +41,9 @@ const LOOP_SILENCE_MAX: Duration = Duration::from_secs(30);
 /// What is needed under pressure only is kept a little longer: pressure comes back more often than not.
 const LINGER: Duration = Duration::from_secs(30);
 
+/// While no brake is wanted, whoever tends it is woken by that changing, and looks by himself this often only.
+const IDLE: Duration = Duration::from_secs(10);
+
 /// A directory that was given to a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Key(pub u32);

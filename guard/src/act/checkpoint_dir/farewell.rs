@@ -8,9 +8,11 @@
 //! unlink(2): `d_delete` lets go of the inode at once and sends `IN_DELETE_SELF` (`fsnotify_inoderemove`, fs/dcache.c).
 //! While anybody has one, nothing is sent. No link can be made to a file that has none (`vfs_link` says `ENOENT`).
 //!
-//! What is left: who reopens *our* descriptor through `/proc/<our pid>/fd`, who opens the second name in the
-//! private place, mode 0700, within the microseconds of its life, and who has the file's handle (name_to_handle_at(2),
-//! nfsd). None of them comes by a way that leads to a checkpoint.
+//! What is left: who reopens *our* descriptor through `/proc/<our pid>/fd`; who opens the second name in the private
+//! place, mode 0700, within the microseconds of its life; who has the file's handle (name_to_handle_at(2), nfsd); and who
+//! has an `O_PATH` descriptor of *another* name, a hard link that was removed before we looked: the kernel tells of each
+//! name by itself, and how many references an inode has it tells nobody. None of them holds a name that leads to a
+//! checkpoint, and all of them find a file that ends early.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, OnceLock};

@@ -12,7 +12,8 @@ use crate::observe::lease::Lease;
 
 /// Of less than this nobody notices whether it comes back 30 ms later.
 pub(super) const WORTH_TRUNCATING: Bytes = Bytes::mib(4);
-/// Files are emptied in steps of this, and in [`STEPS_MAX`] steps at most: a hole may be longer than any disk.
+/// Files are emptied in steps of this or of a multiple, and in [`STEPS_MAX`] steps at most: a hole may be longer than any
+/// disk. A multiple, because of a block that is cut in the middle the rest is zeroed, which means reading it first.
 const STEP_MIN: u64 = 2 << 20;
 const STEPS_MAX: u64 = 256;
 
@@ -104,9 +105,9 @@ impl Unlinked {
 fn lengths(emptying: Emptying, len: u64) -> impl Iterator<Item = u64> {
     let step = match emptying {
         Emptying::AtOnce => len,
-        Emptying::FromTheEnd => (len / STEPS_MAX).max(STEP_MIN).min(len),
+        Emptying::FromTheEnd => (len / STEPS_MAX).max(1).next_multiple_of(STEP_MIN),
     };
-    let steps = if step == 0 { 0 } else { len.div_ceil(step) };
+    let steps = if len == 0 { 0 } else { len.div_ceil(step) };
     (0..steps).rev().map(move |n| n * step)
 }
 
@@ -135,6 +136,7 @@ mod tests {
             assert!(lengths.len() as u64 <= STEPS_MAX + 1, "{} steps", lengths.len());
             assert_eq!(lengths.last(), Some(&0));
             assert!(lengths.is_sorted_by(|a, b| a > b) && lengths[0] < len);
+            assert!(lengths.iter().all(|len| len % STEP_MIN == 0), "a block is cut: {lengths:?}");
         }
     }
 }

@@ -1,0 +1,190 @@
+//! The guard as its loop drives it, with time and statfs from the model.
+
+use std::ffi::OsString;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use guard::act::checkpoint_dir::CheckpointDir;
+use guard::act::executor::{Context, Ended, execute};
+use guard::act::journal::{Intent, Journal, Outcome, Verdict};
+use guard::config::Config;
+use guard::decide::{Pressure, protection};
+use guard::model::{Bytes, Checkpoint, Inventory, Observation, Plan, States};
+use guard::observe::archive;
+use guard::observe::catalog::{Answer, Catalog, Holds, ReadRequest, Reading, Version};
+use guard::observe::filesystem::observe;
+use guard::observe::inotify::{Detail, Event, Watcher};
+use guard::observe::scan;
+use guard::report::audit::{AuditLog, AuditSettings};
+use jiff::Timestamp;
+use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
+use tests::world::World;
+
+/// The guard's state, as its loop keeps it; made anew when the directory is another one and after a crash.
+pub struct Guard {
+    pub dir: CheckpointDir,
+    pub catalog: Catalog,
+    pub pressure: Pressure,
+    watcher: Watcher,
+}
+
+/// The audit log, and the ids that it has given out.
+pub struct Log {
+    pub audit: AuditLog,
+    pub last: u64,
+}
+
+impl Log {
+    pub fn open(path: &Path, last: u64) -> Log {
+        let settings = AuditSettings { path: path.to_owned(), max_size: Bytes(64 << 10), keep: 2 };
+        Log { audit: AuditLog::open(settings, || Timestamp::UNIX_EPOCH), last }
+    }
+}
+
+impl Journal for Log {
+    fn intent(&mut self, intent: &Intent<'_>) -> u64 {
+        let id = self.audit.intent(intent);
+        assert!(id > self.last, "audit id {id} after {}", self.last);
+        self.last = id;
+        id
+    }
+
+    fn outcome(&mut self, intent: &Intent<'_>, outcome: &Outcome) {
+        self.audit.outcome(intent, outcome);
+    }
+}
+
+impl Guard {
+    pub fn new(dir: CheckpointDir, path: &Path) -> Guard {
+        let mut watcher = Watcher::new().expect("an inotify instance");
+        watcher.add(dir.as_fd(), 0, Detail::Entries).expect("a watch");
+        let catalog = fresh_catalog(path, dir.as_fd());
+        Guard { dir, catalog, pressure: Pressure::new(), watcher }
+    }
+
+    /// Takes in what events, the scan and the reader tell.
+    pub fn catch_up(&mut self, mut rescan: bool) {
+        for event in self.watcher.drain() {
+            match event {
+                Event::Entry { directory, name, .. } => {
+                    self.catalog.refresh(directory, self.dir.as_fd(), Holds::Archives, &name);
+                }
+                Event::Overflow => rescan = true,
+                Event::Written | Event::DirectoryGone { .. } => {}
+            }
+        }
+        if rescan {
+            self.catalog.scan(0, self.dir.as_fd(), Holds::Archives).expect("a healthy directory");
+        }
+        self.catalog.look_again(0, self.dir.as_fd());
+        read_all(&mut self.catalog, &self.dir);
+    }
+
+    /// The last look, and how many were refused.
+    pub fn carry_out(
+        &mut self,
+        plan: &Plan,
+        planned_at: Option<Observation>,
+        config: &Config,
+        log: &mut Log,
+        world: &World,
+    ) -> (Option<Observation>, usize) {
+        let policy = &config.policy.protection;
+        let stop = AtomicBool::new(false);
+        let dirs = std::slice::from_ref(&self.dir);
+        let mut context = Context {
+            observe: &mut || world.statfs.map_or_else(|| observe(&dirs[0]), Err),
+            journal: log,
+            clock: &|| world.monotonic,
+            protection: &|checkpoint| {
+                protection::of_readings(policy, checkpoint.identity.readings()).protection
+            },
+            stop: &stop,
+            on_outcome: &mut |_| {},
+            planned_at,
+            hard: Bytes::ZERO,
+            requested_by: None,
+            dry_run: false,
+            patience: None,
+            names_holders: false,
+        };
+        let round = execute(plan, self.catalog.inventory(), dirs, &mut context);
+        let mut refused = 0;
+        let tried: Vec<_> = round
+            .outcomes
+            .iter()
+            .map(|outcome| {
+                let name: OsString =
+                    self.catalog.inventory().checkpoints[outcome.index as usize].name.clone().into();
+                (outcome, name)
+            })
+            .collect();
+        for (outcome, name) in tried {
+            match &outcome.verdict {
+                Verdict::Deleted(_) | Verdict::Gone => _ = self.catalog.remove(0, &name),
+                Verdict::Refused(why) => {
+                    refused += 1;
+                    assert!(!why.is_failure(), "{name:?}: {why}");
+                    self.catalog.set_states(0, &name, States::REFUSED);
+                }
+                Verdict::WouldBeDeleted => unreachable!("this is no dry run"),
+            }
+        }
+        match round.ended {
+            Ended::Unmeasurable(_) => (None, refused),
+            _ => (round.seen, refused),
+        }
+    }
+}
+
+/// The other one in `inventory` that is the same file of the same name.
+pub fn find<'i>(inventory: &'i Inventory, like: &Checkpoint) -> Option<&'i Checkpoint> {
+    inventory.checkpoints.iter().find(|it| it.name == like.name && it.file == like.file)
+}
+
+pub fn fresh_catalog(path: &Path, dir: std::os::fd::BorrowedFd<'_>) -> Catalog {
+    let mut catalog = Catalog::new(vec![path.to_owned()]);
+    catalog.scan(0, dir, Holds::Archives).expect("a healthy directory");
+    read_all(&mut catalog, dir);
+    catalog
+}
+
+/// What the agent's reader does in its thread.
+pub fn read_all(catalog: &mut Catalog, dir: impl AsFd) {
+    loop {
+        let wanted = catalog.wanted(16);
+        if wanted.is_empty() {
+            return;
+        }
+        for request in wanted {
+            let reading = read(&dir, &request);
+            catalog.answer(Answer::from((request, reading)));
+        }
+    }
+}
+
+pub fn read(dir: impl AsFd, request: &ReadRequest) -> Reading {
+    let Ok(file) = scan::open_file(dir.as_fd(), &request.name) else { return Reading::Stale };
+    match scan::stat_of(&file) {
+        Ok(stat) if Version::from(&stat) == request.version => {}
+        _ => return Reading::Stale,
+    }
+    archive::read(&file, &archive::Limits::default())
+        .map_or(Reading::Unreadable, |contents| Reading::Contents(Box::new(contents)))
+}
+
+/// What SIGKILL leaves between taking the name away and deleting.
+pub fn leave_aside(directory: &Path, checkpoint: &Checkpoint, id: u64, with_twin: bool) {
+    use std::os::unix::fs::DirBuilderExt;
+    let private = directory.join(".evicting-guard");
+    let _ = std::fs::DirBuilder::new().mode(0o700).create(&private);
+    let aside = private.join(format!(".evicting-{id}-{}", checkpoint.file.ino));
+    let from = directory.join(&*checkpoint.name);
+    // No inode left for the private place: then there is no crash in it either.
+    let moved = renameat2(AT_FDCWD, &from, AT_FDCWD, &aside, RenameFlags::RENAME_NOREPLACE);
+    if moved.is_ok() && with_twin {
+        let _ =
+            std::fs::hard_link(&aside, private.join(format!(".evicting-{id}-{}-twin", checkpoint.file.ino)));
+    }
+}
