@@ -44,8 +44,8 @@ pub use self::aside::PREFIX as EVICTING_PREFIX;
 use self::commit::{Ask, Commits};
 use self::farewell::Farewells;
 pub use self::leftovers::{Leftover, LeftoverError};
-pub use self::unlinked::Unlinked;
 use self::unlinked::Emptying;
+pub use self::unlinked::Unlinked;
 use crate::act::refusal::{Changed, Pin, Refused};
 use crate::model::{Bytes, Checkpoint, FileId, Kind};
 

@@ -167,6 +167,18 @@ impl Notice {
                 let sentence = format!("{path} was taken up");
                 Notice::node(false, "CheckpointGuardConfigured", "Configuring", sentence)
             }
+            audit::Event::Command {
+                directory,
+                name,
+                outcome: outcome @ ("failed" | "timed-out"),
+                error,
+                ..
+            } => {
+                let error = error.unwrap_or_default();
+                let sentence = format!("the command before deleting {directory}/{name} {outcome}: {error}");
+                Notice::node(true, "CheckpointCommandFailed", "Reclaiming", sentence)
+            }
+            audit::Event::Command { .. } | audit::Event::Webhook { .. } => return None,
             audit::Event::Deletion(_)
             | audit::Event::Leftover { .. }
             | audit::Event::Start { .. }
