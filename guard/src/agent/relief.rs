@@ -390,6 +390,7 @@ fn tell_round(fs: &Filesystem, tried: &[(&Outcome, &Victim)]) {
                 freed: outcome.freed.bytes,
                 trigger: victim.trigger.clone(),
                 pod: pod_of(fs.catalog.cluster(), checkpoint),
+                object: object_of(fs.catalog.cluster(), checkpoint),
             }
         })
         .collect();
@@ -404,6 +405,17 @@ fn pod_of(cluster: &Cluster, checkpoint: &Checkpoint) -> Option<About> {
     let (namespace, name) = (owner.namespace.clone()?, owner.pod.clone()?);
     let uid = cluster.pods.get(&namespace, &name)?.here.as_ref()?.first()?.clone();
     Some(About::Pod { namespace, name, uid })
+}
+
+/// The PodCheckpoint object of a checkpoint, when it is still there.
+fn object_of(cluster: &Cluster, checkpoint: &Checkpoint) -> Option<About> {
+    let declared = cluster.declared(checkpoint).filter(|it| !it.gone)?;
+    Some(About::PodCheckpoint {
+        api_version: declared.api_version.clone(),
+        namespace: declared.namespace.clone(),
+        name: declared.name.clone(),
+        uid: declared.uid.clone(),
+    })
 }
 
 /// What the next plan is told about a checkpoint whose deletion was refused.

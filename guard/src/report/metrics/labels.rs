@@ -37,8 +37,10 @@ pub(super) const LAYER: LabelKey =
     LabelKey { name: "layer", values: "`no-new-privileges`, `capabilities`, `landlock`, `seccomp`" };
 pub(super) const POOL: LabelKey =
     LabelKey { name: "pool", values: "the node's pool as the configuration names it, or nothing" };
-pub(super) const RESOURCE: LabelKey = LabelKey { name: "resource", values: "`nodes`, `pods`, `namespaces`" };
-pub(super) const CALL: LabelKey = LabelKey { name: "call", values: "`list`, `watch`, `get`, `create`" };
+pub(super) const RESOURCE: LabelKey =
+    LabelKey { name: "resource", values: "`nodes`, `pods`, `namespaces`, `podcheckpoints`" };
+pub(super) const CALL: LabelKey =
+    LabelKey { name: "call", values: "`discover`, `list`, `watch`, `get`, `create`" };
 pub(super) const API_CAUSE: LabelKey = LabelKey {
     name: "cause",
     values: "`unauthorized`, `forbidden`, `expired`, `throttled`, `refused`, `server`, `timeout`, `unreachable`",
