@@ -6,6 +6,7 @@
 
 pub mod clock;
 pub mod cluster;
+pub mod notify;
 
 mod answers;
 mod braking;
@@ -110,6 +111,9 @@ enum Happened {
 /// SIGTERM to exit at most; the kubelet would wait 30 s, systemd 90 s, but a node that goes down has no time.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 
+/// Of that, for rounds that are still to be posted.
+const POST_LIMIT: Duration = Duration::from_millis(200);
+
 /// Runs until SIGTERM or SIGINT.
 ///
 /// # Errors
@@ -169,6 +173,7 @@ impl Agent {
         for (layer, state) in sandbox.layers() {
             shared.metrics.sandbox(layer.as_str(), matches!(state, sandbox::State::Active(_)));
         }
+        notify::start(&shared);
         let config = Arc::new(granting(&written, &shared.cluster()));
         let loops = HashMap::new();
         Ok(Agent { options, written, config, shared, link, sandbox, listener, loops, outbox, inbox })
@@ -216,6 +221,10 @@ impl Agent {
         };
         tracing::info!(reason, "stopping");
         let ended = self.stop_loops().await;
+        let unposted = self.shared.notify.finish(POST_LIMIT).await;
+        if unposted > 0 {
+            tracing::warn!(unposted, "rounds of deletions were not posted; the audit log has them");
+        }
         drop(stop_on_socket);
         if let Some(stop) = stop_serving.take() {
             let _ = stop.send(());
@@ -362,11 +371,12 @@ impl Agent {
             || written.probe != self.written.probe
             || written.socket != self.written.socket
             || written.sandbox != self.written.sandbox
+            || written.notify != self.written.notify
             || without_maximum(&written.kubernetes) != without_maximum(&self.written.kubernetes)
         {
             tracing::warn!(
-                "changes of [metrics], [audit], [probe], [socket], [sandbox] and of whom to ask in [kubernetes] take \
-                 effect with the next start"
+                "changes of [metrics], [audit], [probe], [socket], [sandbox], [notify] and of whom to ask in [kubernetes] \
+                 take effect with the next start"
             );
         }
         if written.brake != self.written.brake && written.brake != BrakeMode::Off {
@@ -421,7 +431,7 @@ impl Agent {
         for handle in self.loops.values() {
             let _ = handle.bell.write(1);
         }
-        let deadline = tokio::time::Instant::now() + STOP_LIMIT - Duration::from_millis(700);
+        let deadline = tokio::time::Instant::now() + STOP_LIMIT - Duration::from_millis(900);
         while self.loops.values().any(|handle| !handle.thread.is_finished()) {
             if tokio::time::Instant::now() >= deadline {
                 tracing::warn!("a deletion is still under way; leaving it to the kernel");

@@ -256,6 +256,33 @@ impl ApiServer {
         pod["metadata"]["uid"].as_str().expect("a pod has a uid").to_owned()
     }
 
+    /// Serves PodCheckpoint objects, which this server does not know of: by a definition with no more of a schema than their
+    /// status being a subresource. Does nothing the second time.
+    #[track_caller]
+    #[expect(clippy::disallowed_methods, reason = "waits for another process, so it measures time")]
+    pub fn pod_checkpoints(&self) {
+        const API: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+        let anything =
+            json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
+        let version = json!({"name": "v1alpha1", "served": true, "storage": true, "schema": anything,
+            "subresources": {"status": {}}});
+        let definition = json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": "podcheckpoints.checkpoint.k8s.io",
+                "annotations": {"api-approved.kubernetes.io": "unapproved, a test's"}},
+            "spec": {"group": "checkpoint.k8s.io", "scope": "Namespaced", "versions": [version],
+                "names": {"kind": "PodCheckpoint", "plural": "podcheckpoints"}},
+        });
+        let answer = self.try_request("POST", API, Some(("application/json", &definition)));
+        assert!(answer.as_ref().is_some_and(|(status, _)| [201, 409].contains(status)), "{answer:?}");
+        let began = Instant::now();
+        let served = || self.try_request("GET", "/apis/checkpoint.k8s.io/v1alpha1/podcheckpoints", None);
+        while served().is_none_or(|(status, _)| status != 200) {
+            assert!(began.elapsed() < READY_WITHIN, "the definition is not taken up");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
     /// Grants the guard's service account `rules`, in place of what it had.
     #[track_caller]
     pub fn grant(&self, rules: &Value) {

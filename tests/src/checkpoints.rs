@@ -166,6 +166,7 @@ impl<'a> Carrier<'a> {
         let mut context = Context {
             observe,
             journal,
+            before: None,
             clock: &|| Monotonic(Duration::ZERO),
             protection: &|_| Protection::default(),
             stop: &stop,

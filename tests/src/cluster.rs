@@ -31,9 +31,12 @@ pub fn archive(scene: &Scene, namespace: &str, pod: &str, uid: &str, hour: u32) 
     archive.kubelet_name()
 }
 
-/// Whether all three watches are heard.
+/// Whether the three watches of what every server has are heard.
 pub fn is_current(daemon: &Daemon) -> bool {
-    daemon.metric("checkpoint_guard_cluster_current") == Some(3.0)
+    let is_heard = |resource: &str| {
+        daemon.metric(&format!("checkpoint_guard_cluster_current{{resource=\"{resource}\"}}")) == Some(1.0)
+    };
+    ["nodes", "pods", "namespaces"].into_iter().all(is_heard)
 }
 
 /// Whether this pool is in force.

@@ -19,6 +19,7 @@ pub mod fuse;
 pub mod hostile;
 pub mod http;
 pub mod loopfs;
+pub mod receiver;
 pub mod sampler;
 pub mod scene;
 pub mod setting;

@@ -11,7 +11,7 @@ use tests::scene::{Scene, hour_of_2026};
 use tests::setting::{Daemon, Setting};
 
 /// Every verb that the guard uses, on what.
-const USED: [(&str, &str); 8] = [
+const USED: [(&str, &str); 10] = [
     ("list", "nodes"),
     ("watch", "nodes"),
     ("get", "pods"),
@@ -20,12 +20,15 @@ const USED: [(&str, &str); 8] = [
     ("list", "namespaces"),
     ("watch", "namespaces"),
     ("create", "events"),
+    ("list", "podcheckpoints"),
+    ("watch", "podcheckpoints"),
 ];
 
 /// A guard that wants to use every verb there is: its node has a label, a pod, and a checkpoint of nobody, and its directory is
 /// under pressure, of which it tells.
 fn start(server: &ApiServer, node: &str) -> (Scene, Daemon) {
     server.node(node, &json!({}));
+    server.pod_checkpoints();
     let mut scene = Scene::new();
     scene.setting = Setting::new().in_cluster(&server.kubeconfig("guard"), node, "");
     scene.configure("[eviction]\nmin-age = \"0s\"\nkeep-last = 0\n");
@@ -80,7 +83,7 @@ fn with_the_shipped_role_nothing_is_forbidden() {
     server.grant(&shipped_rules());
     let (_scene, mut daemon) = start(&server, "with-all");
     let is_done = |daemon: &Daemon| {
-        daemon.metric("checkpoint_guard_cluster_current") == Some(3.0)
+        daemon.metric("checkpoint_guard_cluster_current") == Some(4.0)
             && daemon
                 .metric("checkpoint_guard_cluster_calls_total{call=\"get\"}")
                 .is_some_and(|calls| calls >= 1.0)
@@ -197,4 +200,14 @@ fn the_server_takes_every_overlay() {
         // Account, role, binding, configuration, DaemonSet, policy.
         assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 6, "{errors}");
     }
+}
+
+#[test]
+fn without_list_of_podcheckpoints() {
+    check("list", "podcheckpoints");
+}
+
+#[test]
+fn without_watch_of_podcheckpoints() {
+    check("watch", "podcheckpoints");
 }

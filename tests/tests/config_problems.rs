@@ -77,6 +77,13 @@ pressure.hard.max-size = "1GiB"
 pool.inner.brake.mode = "off"
 "pressure.soft.available" = "30%"
 kubernetes.pool-labels = ["size"]
+
+[notify]
+url = "https://user:secret@example.com/x"
+ca-file = "ca.crt"
+command = "/bin/cp"
+command-timeout = "0s"
+command-failure = "keep"
 "#;
 
 const TOLD: &str = include_str!("config_problems.txt");

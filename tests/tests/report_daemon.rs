@@ -16,7 +16,7 @@ use tests::loopfs::{Filesystem, LoopMount};
 use tests::storm::{Method, Options, Storm, Totals, Until};
 
 /// Families that stay at zero under a storm on a healthy disk, and what would move them.
-const QUIET: [(&str, &str); 24] = [
+const QUIET: [(&str, &str); 29] = [
     ("checkpoint_guard_staging_bytes", "an engine's work directory"),
     ("checkpoint_guard_announced_bytes", "the same"),
     ("checkpoint_guard_cluster_current", "an API server"),
@@ -26,6 +26,11 @@ const QUIET: [(&str, &str); 24] = [
     ("checkpoint_guard_cluster_misread_annotations_total", "an annotation that is no number"),
     ("checkpoint_guard_cluster_state_failures_total", "a state directory on a full disk"),
     ("checkpoint_guard_events_total", "an API server"),
+    ("checkpoint_guard_webhook_rounds_total", "notify.url"),
+    ("checkpoint_guard_webhook_failures_total", "a server at notify.url that fails"),
+    ("checkpoint_guard_webhook_waiting", "the same"),
+    ("checkpoint_guard_command_runs_total", "notify.command"),
+    ("checkpoint_guard_command_seconds_total", "notify.command"),
     ("checkpoint_guard_unreclaimable_bytes", "too little that may be deleted"),
     ("checkpoint_guard_unreclaimable_inodes", "too little that may be deleted"),
     ("checkpoint_guard_brake_engaged", "nothing left to delete at critical"),

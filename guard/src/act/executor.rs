@@ -26,6 +26,8 @@ pub struct Context<'a> {
     pub observe: &'a mut dyn FnMut() -> Result<Observation, Errno>,
     /// Where deletions are recorded.
     pub journal: &'a mut dyn Journal,
+    /// Called before a deletion is announced, and may take its time; an error speaks against the deletion.
+    pub before: Option<&'a mut dyn FnMut(&Intent<'_>) -> Result<(), Objection>>,
     /// The monotonic clock.
     pub clock: &'a dyn Fn() -> Monotonic,
     /// The protection that the rules give a checkpoint, for the record.
@@ -52,6 +54,15 @@ pub struct Context<'a> {
     pub names_holders: bool,
 }
 
+/// What speaks against a deletion, or against going on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Objection {
+    /// This one is spared.
+    Spare(Refused),
+    /// The round ends here: something else is more urgent.
+    Stop,
+}
+
 /// Why a round ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
@@ -59,7 +70,7 @@ pub enum Ended {
     Done,
     /// The plan is used up and it is not enough. Make a new one.
     Short,
-    /// Somebody set `stop`.
+    /// Somebody set `stop`, or what is done before a deletion said so.
     Stopped,
     /// The filesystem does not answer. Nothing is deleted blindly.
     Unmeasurable(Errno),
@@ -164,6 +175,25 @@ impl<'e> Execution<'e, '_> {
             let dir = &self.dirs[usize::from(checkpoint.directory)];
             let intent =
                 intent(victim, checkpoint, self.inventory, self.ctx.protection, self.ctx.requested_by);
+            let mut before = before;
+            if let Some(first) = &mut self.ctx.before {
+                let objection = first(&intent).err();
+                if objection == Some(Objection::Stop) || self.ctx.stop.load(Ordering::Relaxed) {
+                    return Err(Ended::Stopped);
+                }
+                // Time has passed: it may be enough by now.
+                before = (self.ctx.observe)().map_err(Ended::Unmeasurable)?;
+                self.see(before);
+                if self.round.remaining.is_met() && ends_when_met(&victim.trigger) {
+                    return Ok(());
+                }
+                if let Some(Objection::Spare(refused)) = objection {
+                    let id = self.ctx.journal.intent(&intent);
+                    let outcome = spared(victim, checkpoint, id, refused, before, (self.ctx.clock)());
+                    self.take(victim, outcome);
+                    return Ok(());
+                }
+            }
             match begin(victim, checkpoint, dir, &intent, before, self.ctx) {
                 Ok(begun) => {
                     self.under_way.push(begun);
@@ -406,6 +436,29 @@ fn begin<'i>(
             removed_at,
             ended: (ctx.clock)(),
         })),
+    }
+}
+
+/// What is not even tried.
+fn spared(
+    victim: &Victim,
+    checkpoint: &Checkpoint,
+    id: u64,
+    refused: Refused,
+    seen: Observation,
+    now: Monotonic,
+) -> Outcome {
+    Outcome {
+        index: victim.index,
+        id,
+        verdict: Verdict::Refused(refused),
+        promised: promised(checkpoint),
+        freed: Need::default(),
+        before: seen,
+        after: Some(seen),
+        began: now,
+        removed_at: now,
+        ended: now,
     }
 }
 

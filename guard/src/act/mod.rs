@@ -6,6 +6,7 @@
 
 pub mod brake;
 pub mod checkpoint_dir;
+pub mod command;
 pub mod executor;
 pub mod extent_size;
 mod freeing;

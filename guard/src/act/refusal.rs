@@ -37,6 +37,9 @@ pub enum Refused {
     /// That nobody uses it, or that nothing else would be deleted in its place, cannot be shown here.
     #[error("cannot prove that deleting it is safe: {0}")]
     CannotProve(String),
+    /// What is to be done before a deletion did not succeed ([`crate::act::command`]).
+    #[error("the command before the deletion {0}")]
+    CommandFailed(String),
     /// The kernel refused.
     #[error("{call}: {errno}{}", hint(.call, .errno))]
     Failed {
@@ -78,6 +81,7 @@ impl Refused {
             Refused::NotACheckpoint(_) => "not-a-checkpoint",
             Refused::Linked => "linked",
             Refused::CannotProve(_) => "cannot-prove",
+            Refused::CommandFailed(_) => "command-failed",
             Refused::Failed { .. } => "failed",
             Refused::Partly { .. } => "partly",
         }

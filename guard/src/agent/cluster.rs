@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use crate::agent::clock::{monotonic, wall};
 use crate::config::{KubernetesConfig, KubernetesMode};
 use crate::model::{Cluster, LookUp, Monotonic, PodName};
+use crate::observe::cluster::declared::{self, Told};
 use crate::observe::cluster::lookup::{self, Queue};
 use crate::observe::cluster::memory::MemoryError;
 use crate::observe::cluster::trouble::Cause;
@@ -204,6 +205,7 @@ struct Speaker {
 enum Input {
     Sighting(Sighting),
     Answer(PodName, Result<LookUp, Trouble>),
+    PodCheckpoints(Told),
 }
 
 /// Whether the list of this node's pods has come, or will not.
@@ -231,7 +233,12 @@ impl Speaker {
                 };
                 watching::follow(client, resource, &self.node, tell)
             };
+            let told = outbox.clone();
+            let pod_checkpoints = declared::follow(client.clone(), &self.node, move |told_of| {
+                let _ = told.send(Input::PodCheckpoints(told_of));
+            });
             tokio::join!(
+                pod_checkpoints,
                 follow(Resource::Nodes),
                 follow(Resource::Pods),
                 follow(Resource::Namespaces),
@@ -326,6 +333,7 @@ impl Speaker {
                 said.trouble("get pods", &trouble);
                 return false;
             }
+            Input::PodCheckpoints(told) => return self.take_declared(&told, knowledge, said),
         };
         let name = sighting.resource.as_str();
         match &sighting.seen {
@@ -355,6 +363,24 @@ impl Speaker {
             tracing::warn!(%whose, %misread, "an annotation is ignored");
         }
         change.changed
+    }
+
+    /// The same for PodCheckpoint objects, which not every server has.
+    fn take_declared(&self, told: &Told, knowledge: &mut Knowledge, said: &mut Said) -> bool {
+        match told {
+            Told::Calling(call) => self.metrics.cluster_called(call),
+            Told::Absent => tracing::debug!("the API server has no {}", declared::RESOURCE),
+            Told::Failed(trouble) => {
+                self.metrics.cluster_failed(trouble.cause.as_str());
+                self.metrics.cluster_known_since(declared::RESOURCE, None);
+                said.trouble(declared::RESOURCE, trouble);
+            }
+            Told::All(_) | Told::Changed(_) | Told::Deleted(_) | Told::Current => {
+                self.metrics.cluster_current(declared::RESOURCE, wall());
+                said.well(declared::RESOURCE);
+            }
+        }
+        knowledge.declared(told)
     }
 
     fn keep(&self, knowledge: &Knowledge, said: &mut Said) {

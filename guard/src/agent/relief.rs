@@ -6,12 +6,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::act::executor::{Context, Ended, Round, execute};
-use crate::act::journal::{Outcome, Verdict};
+use crate::act::journal::{Intent, Outcome, Verdict};
 use crate::act::refusal::Refused;
 use crate::agent::braking;
 use crate::agent::clock::{monotonic, wall};
 use crate::agent::filesystem::Filesystem;
 use crate::agent::naming::Held;
+use crate::agent::notify;
 use crate::agent::shared::{reaction, sentence};
 use crate::agent::showing::subject;
 use crate::decide::brake::{Race, Reclaim};
@@ -299,9 +300,11 @@ fn carry_out(
             woken.set(None);
         }
     };
+    let mut first = |intent: &Intent<'_>| notify::before(fs, intent);
     let mut context = Context {
         observe: &mut || observe(measured),
         journal: &mut fs.shared.journal(woken),
+        before: fs.shared.notify.has_command().then_some(&mut first),
         clock: &monotonic,
         protection: &|checkpoint| protection::of_readings(policy, checkpoint.identity.readings()).protection,
         stop: &fs.shared.stop,
@@ -335,7 +338,9 @@ fn take_in(fs: &mut Filesystem, plan: &Plan, round: &Round) {
             ))
         })
         .collect();
-    tell_round(fs, &tried.iter().map(|(outcome, victim, ..)| (*outcome, *victim)).collect::<Vec<_>>());
+    let told: Vec<_> = tried.iter().map(|(outcome, victim, ..)| (*outcome, *victim)).collect();
+    tell_round(fs, &told);
+    notify::tell(fs, &told, round.seen);
     for (outcome, victim, directory, name, of) in tried {
         let path = fs.path_of(directory).join(&*name);
         let (checkpoint, freed, trigger) = (path.display(), outcome.freed.bytes, &victim.trigger);
@@ -385,6 +390,7 @@ fn tell_round(fs: &Filesystem, tried: &[(&Outcome, &Victim)]) {
                 freed: outcome.freed.bytes,
                 trigger: victim.trigger.clone(),
                 pod: pod_of(fs.catalog.cluster(), checkpoint),
+                object: object_of(fs.catalog.cluster(), checkpoint),
             }
         })
         .collect();
@@ -401,6 +407,17 @@ fn pod_of(cluster: &Cluster, checkpoint: &Checkpoint) -> Option<About> {
     Some(About::Pod { namespace, name, uid })
 }
 
+/// The PodCheckpoint object of a checkpoint, when it is still there.
+fn object_of(cluster: &Cluster, checkpoint: &Checkpoint) -> Option<About> {
+    let declared = cluster.declared(checkpoint).filter(|it| !it.gone)?;
+    Some(About::PodCheckpoint {
+        api_version: declared.api_version.clone(),
+        namespace: declared.namespace.clone(),
+        name: declared.name.clone(),
+        uid: declared.uid.clone(),
+    })
+}
+
 /// What the next plan is told about a checkpoint whose deletion was refused.
 fn state_after(refused: &Refused) -> States {
     match refused {
@@ -412,6 +429,7 @@ fn state_after(refused: &Refused) -> States {
         Refused::Gone
         | Refused::NotACheckpoint(_)
         | Refused::CannotProve(_)
+        | Refused::CommandFailed(_)
         | Refused::Failed { .. }
         | Refused::Partly { .. } => States::REFUSED,
     }
@@ -436,6 +454,7 @@ impl FailureOrRefusal {
             Refused::NotACheckpoint(_) => RefusalCause::NotACheckpoint,
             Refused::Linked => RefusalCause::Linked,
             Refused::CannotProve(_) => RefusalCause::CannotProve,
+            Refused::CommandFailed(_) => RefusalCause::CommandFailed,
         })
     }
 }

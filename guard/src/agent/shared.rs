@@ -13,6 +13,7 @@ use crate::agent::braking::{Brakes, Braking};
 use crate::agent::clock::wall;
 use crate::agent::cluster::{Link, Questions};
 use crate::agent::growth::Growths;
+use crate::agent::notify::Notify;
 use crate::agent::probing::Probing;
 use crate::agent::staging::Staging;
 use crate::agent::view::View;
@@ -38,6 +39,7 @@ pub(super) struct Shared {
     pub(super) braking: Option<Arc<Braking>>,
     pub(super) brakes: Brakes,
     pub(super) view: View,
+    pub(super) notify: Notify,
     pub(super) dry_run: bool,
     pub(super) stop: Arc<AtomicBool>,
     audit: Mutex<Option<AuditLog>>,
@@ -90,6 +92,7 @@ impl Shared {
             braking,
             brakes: Brakes::default(),
             view: View::default(),
+            notify: Notify::new(config),
             dry_run,
             stop,
             audit,

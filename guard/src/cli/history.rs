@@ -154,6 +154,7 @@ fn what(entry: &Entry) -> String {
         Some("Pressure") => format!("{} to {}", text("from"), text("to")),
         Some("Brake") if entry.value["engaged"] == true => "brake on".to_owned(),
         Some("Brake") => "brake off".to_owned(),
+        Some(kind @ ("Command" | "Webhook")) => format!("{} {}", kind.to_lowercase(), text("outcome")),
         Some("Configuration") if entry.value["accepted"] == true => "configuration".to_owned(),
         Some("Configuration") => "configuration refused".to_owned(),
         other => printable(&other.unwrap_or("?").to_lowercase()),

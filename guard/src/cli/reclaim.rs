@@ -1,5 +1,6 @@
 //! `checkpoint-guard reclaim SIZE`: free so much now, by the same rules.
 
+use std::cell::RefCell;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,19 +11,20 @@ use serde::Serialize;
 
 use crate::act::executor::{Context, execute};
 use crate::act::journal::{Intent, Journal, Outcome};
-use crate::agent::clock;
+use crate::agent::{clock, notify};
 use crate::cli::{Common, Misconfigured, Output, node};
 use crate::decide::{self, Request, protection};
 use crate::model::{Bytes, Need, Trigger};
 use crate::observe::filesystem::observe;
 use crate::report::audit::{AuditLog, AuditSettings};
 use crate::report::record::{API_VERSION, CheckpointRecord};
+use crate::sandbox;
 
 /// Arguments of `reclaim`.
 ///
 /// Deletes checkpoints in the configured order until so much is freed, measured on the filesystem. Pinned, protected
 /// and used ones, those still being written, those younger than min-age and the last of each container are spared,
-/// as at the hard level. Exit code 3 when less could be freed.
+/// as at the hard level. Where there is a command before deletions ([notify] command), it is run first. Exit code 3 when less could be freed.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// How much to free: "10GiB", "500MB".
@@ -64,20 +66,34 @@ struct Item {
 pub fn run(args: Args, common: &Common) -> anyhow::Result<ExitCode> {
     let wanted: Bytes = args.size.parse().map_err(|error| Misconfigured::new(format!("SIZE: {error}")))?;
     let (_, config) = common.load()?;
+    if !args.dry_run {
+        // Before there is another thread.
+        sandbox::start_runner(&config);
+    }
     let filesystem = choose(node::take(&config)?, args.directory.as_deref())?;
     let now = clock::wall();
     let request = Request { need: Need { bytes: wanted, inodes: 0 }, trigger: Trigger::Manual };
     let plan = decide::plan(&filesystem.inventory, &request, &config.policy, now);
     let records = node::records(&filesystem.inventory, &config.policy, now);
-    let mut audit = config.audit.path.clone().filter(|_| !args.dry_run).map(|path| {
+    let audit = config.audit.path.clone().filter(|_| !args.dry_run).map(|path| {
         let settings = AuditSettings { path, max_size: config.audit.max_size, keep: config.audit.keep };
         AuditLog::open(settings, clock::wall)
     });
-    let mut journal = Recorded(audit.as_mut());
+    let audit = RefCell::new(audit);
+    let mut journal = Recorded(&audit);
+    let mut first = |intent: &Intent<'_>| match &config.notify.command {
+        Some(command) => notify::run_before(command, intent, &mut || None, &mut |_, _, event| {
+            if let Some(audit) = &mut *audit.borrow_mut() {
+                audit.record(event);
+            }
+        }),
+        None => Ok(()),
+    };
     let asker = format!("uid {}", nix::unistd::getuid());
     let mut context = Context {
         observe: &mut || observe(&filesystem.dirs[0]),
         journal: &mut journal,
+        before: config.notify.command.is_some().then_some(&mut first),
         clock: &clock::monotonic,
         protection: &|checkpoint| {
             protection::of_readings(&config.policy.protection, checkpoint.identity.readings()).protection
@@ -92,7 +108,7 @@ pub fn run(args: Args, common: &Common) -> anyhow::Result<ExitCode> {
         names_holders: true,
     };
     let round = execute(&plan, &filesystem.inventory, &filesystem.dirs, &mut context);
-    if let Some(audit) = &audit
+    if let Some(audit) = &*audit.borrow()
         && !audit.flush(Duration::from_secs(2))
     {
         eprintln!("checkpoint-guard: the audit log is not on the disk yet: it is slow or full");
@@ -167,15 +183,15 @@ fn print(document: &Document, output: Output) -> anyhow::Result<()> {
 }
 
 /// The audit log, where there is one.
-struct Recorded<'a>(Option<&'a mut AuditLog>);
+struct Recorded<'a>(&'a RefCell<Option<AuditLog>>);
 
 impl Journal for Recorded<'_> {
     fn intent(&mut self, intent: &Intent<'_>) -> u64 {
-        self.0.as_mut().map_or(0, |audit| audit.intent(intent))
+        self.0.borrow_mut().as_mut().map_or(0, |audit| audit.intent(intent))
     }
 
     fn outcome(&mut self, intent: &Intent<'_>, outcome: &Outcome) {
-        if let Some(audit) = &mut self.0 {
+        if let Some(audit) = &mut *self.0.borrow_mut() {
             audit.outcome(intent, outcome);
         }
     }

@@ -321,6 +321,52 @@ pub const KEYS: &[Key] = &[
         "",
     ),
     key(
+        "notify.url",
+        "an http or https URL",
+        "",
+        "Where each round of deletions is posted to as JSON (docs/NOTIFY.md). Absent: nowhere. The guard never waits for it; \
+         what cannot be delivered within 10 min is dropped, and the audit log has everything in any case.",
+        "",
+    ),
+    key(
+        "notify.ca-file",
+        "an absolute path",
+        "",
+        "Certificates (PEM) that the server of an https URL is checked with; absent: the system's, of which the image has \
+         none.",
+        "",
+    ),
+    key(
+        "notify.token-file",
+        "an absolute path",
+        "",
+        "A file whose content is sent as `Authorization: Bearer`; read anew for each try.",
+        "",
+    ),
+    key(
+        "notify.command",
+        "a list of a program's absolute path and its arguments",
+        "",
+        "What is run before each deletion, to copy the checkpoint away first (docs/NOTIFY.md). Absent: nothing. The deletion \
+         waits for it, but not at critical: there it is not run, and one that runs when critical comes is ended.",
+        "",
+    ),
+    key(
+        "notify.command-timeout",
+        "a duration",
+        "\"30s\"",
+        "A command that takes longer is ended, with all that it started, and has failed.",
+        "",
+    ),
+    key(
+        "notify.command-failure",
+        "`\"spare\"`, `\"delete\"`",
+        "\"spare\"",
+        "What becomes of a checkpoint whose command failed: it is spared and tried again, until critical, where it goes; or \
+         it is deleted all the same.",
+        "",
+    ),
+    key(
         "metrics.listen",
         "an address and port, `\"off\"`",
         "\"127.0.0.1:9477\"",

@@ -38,8 +38,9 @@ pub use problem::{Origin, Place, Problem, Problems};
 pub use read::Setting;
 pub use reload::Reload;
 pub use surroundings::{
-    AuditConfig, BrakeMode, DirectoryConfig, KubernetesConfig, KubernetesMode, Layout, MetricsConfig,
-    ProbeMode, SandboxConfig, SandboxMode, SandboxReach, SocketConfig,
+    AuditConfig, BrakeMode, CommandConfig, CommandFailure, DirectoryConfig, KubernetesConfig, KubernetesMode,
+    Layout, MetricsConfig, NotifyConfig, ProbeMode, SandboxConfig, SandboxMode, SandboxReach, SocketConfig,
+    WebhookConfig,
 };
 
 use crate::model::{Amount, Bytes, Level, Observation, Policy, PressurePolicy, Signal};
@@ -72,6 +73,8 @@ pub struct Config {
     pub probe: ProbeMode,
     /// The API server.
     pub kubernetes: KubernetesConfig,
+    /// Who is told of deletions, after and before.
+    pub notify: NotifyConfig,
     /// Metrics and health.
     pub metrics: MetricsConfig,
     /// Where commands ask the running daemon.
@@ -255,6 +258,7 @@ fn effective(pool: Option<&str>, values: &Raw, file: &Arc<Path>, problems: &mut 
         brake: surroundings::brake(&mut reader),
         probe: surroundings::probe(&mut reader),
         kubernetes: surroundings::kubernetes(&mut reader),
+        notify: surroundings::notify(&mut reader),
         metrics: surroundings::metrics(&mut reader),
         socket: surroundings::socket(&mut reader),
         audit: surroundings::audit(&mut reader),

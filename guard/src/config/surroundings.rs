@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::raw::{Raw, Value};
 use super::read::{self, Reader};
@@ -123,6 +124,52 @@ pub struct KubernetesConfig {
     pub state: Option<PathBuf>,
     /// Whether Events are published.
     pub events: bool,
+}
+
+/// Where rounds are posted to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WebhookConfig {
+    /// http or https, with a host.
+    pub url: String,
+    /// The URL as it may be shown: scheme, host and port. The rest may be a secret.
+    pub shown: String,
+    /// The TCP port.
+    pub port: u16,
+    /// Certificates to check the server with; `None`: the system's.
+    pub ca_file: Option<PathBuf>,
+    /// What identifies us to it.
+    pub token_file: Option<PathBuf>,
+}
+
+/// What becomes of a checkpoint whose command failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommandFailure {
+    /// It is spared, below critical.
+    Spare,
+    /// It is deleted all the same.
+    Delete,
+}
+
+/// What is run before each deletion.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommandConfig {
+    /// The program, by its absolute path.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+    /// It is ended after so long.
+    pub timeout: Duration,
+    /// What its failure means.
+    pub failure: CommandFailure,
+}
+
+/// `[notify]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotifyConfig {
+    /// `None`: rounds are posted nowhere.
+    pub webhook: Option<WebhookConfig>,
+    /// `None`: nothing is run.
+    pub command: Option<CommandConfig>,
 }
 
 /// `[metrics]`.
@@ -284,6 +331,75 @@ pub(super) fn kubernetes(reader: &mut Reader<'_>) -> KubernetesConfig {
             .unwrap_or_default(),
         state: reader.value("kubernetes.state", read::or_off(read::absolute_path)).flatten(),
         events: reader.value("kubernetes.events", read::truth).unwrap_or(true),
+    }
+}
+
+pub(super) fn notify(reader: &mut Reader<'_>) -> NotifyConfig {
+    let url = reader.value("notify.url", webhook_url);
+    let ca_file = reader.value("notify.ca-file", read::absolute_path);
+    let token_file = reader.value("notify.token-file", read::absolute_path);
+    let webhook = url.map(|(url, shown, port)| WebhookConfig {
+        url,
+        shown,
+        port,
+        ca_file: ca_file.clone(),
+        token_file,
+    });
+    if let (Some(webhook), Some(_)) = (&webhook, &ca_file)
+        && !webhook.url.starts_with("https:")
+    {
+        reader.problem_with("notify.ca-file", "notify.url is not https: there is no certificate to check");
+    }
+    let words = [("spare", CommandFailure::Spare), ("delete", CommandFailure::Delete)];
+    let failure = reader.value("notify.command-failure", read::one_of(&words));
+    let timeout = reader.value("notify.command-timeout", command_timeout);
+    let command = reader.value("notify.command", command).map(|(program, arguments)| CommandConfig {
+        program,
+        arguments,
+        timeout: timeout.unwrap_or_default(),
+        failure: failure.unwrap_or(CommandFailure::Spare),
+    });
+    NotifyConfig { webhook, command }
+}
+
+/// The URL, how it may be shown, and its port.
+fn webhook_url(raw: &Raw) -> Result<(String, String, u16), String> {
+    let text = read::text(raw)?;
+    // The rest of it may be a secret, so it is not quoted.
+    let refuse = || "is no URL; write for example \"https://hooks.example.com/checkpoints\"".to_owned();
+    let url: hyper::Uri = text.parse().map_err(|_| refuse())?;
+    let (scheme, host) = (url.scheme_str().ok_or_else(refuse)?, url.host().ok_or_else(refuse)?);
+    let usual = match scheme {
+        "http" => 80,
+        "https" => 443,
+        _ => return Err(format!("{scheme}: is not accepted; write http:// or https://")),
+    };
+    if url.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+        return Err("a name and password in a URL are sent nowhere; write a token into token-file".to_owned());
+    }
+    let port = url.port_u16().unwrap_or(usual);
+    Ok((text, format!("{scheme}://{host}:{port}"), port))
+}
+
+fn command(raw: &Raw) -> Result<(PathBuf, Vec<String>), String> {
+    let refuse =
+        || "write a list such as [\"/usr/local/bin/copy-away\", \"--fast\"]; no shell is involved".to_owned();
+    let Value::List(items) = &raw.value else { return Err(refuse()) };
+    let (program, arguments) = items.split_first().ok_or_else(refuse)?;
+    let argument = |raw: &Raw| match &raw.value {
+        Value::Text(text) => Ok(text.clone()),
+        _ => Err(refuse()),
+    };
+    Ok((read::absolute_path(program)?, arguments.iter().map(argument).collect::<Result<_, _>>()?))
+}
+
+fn command_timeout(raw: &Raw) -> Result<Duration, String> {
+    const MAX: Duration = Duration::from_secs(3600);
+    match read::duration(raw)? {
+        time if time.is_zero() || time > MAX => {
+            Err(format!("{} is not accepted; write a duration up to \"1h\"", raw.value))
+        }
+        time => Ok(time),
     }
 }
 

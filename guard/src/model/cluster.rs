@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Certainty, Checkpoint, Owner, Protection};
+use crate::model::{Certainty, Checkpoint, Kind, Owner, Protection};
 
 /// What an annotation asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,6 +140,30 @@ pub struct PodName {
     pub pod: Arc<str>,
 }
 
+/// A PodCheckpoint object whose data lies on this node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Declared {
+    /// The name of the directory with the data.
+    pub path: Arc<str>,
+    /// Group and version that the object was read from.
+    pub api_version: Arc<str>,
+    /// The object's namespace, and its pod's.
+    pub namespace: Arc<str>,
+    /// The object's name.
+    pub name: Arc<str>,
+    /// The object's uid.
+    pub uid: Arc<str>,
+    /// The pod that was checkpointed.
+    pub pod: Option<Arc<str>>,
+    /// The uid of that pod.
+    pub pod_uid: Option<Arc<str>>,
+    /// A pod is being restored from it.
+    pub restoring: bool,
+    /// The object was deleted. Its data may still be there, and is still its pod's.
+    pub gone: bool,
+}
+
 /// What is known of the cluster. Empty where nobody was asked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cluster {
@@ -149,9 +173,17 @@ pub struct Cluster {
     pub namespaces: BTreeMap<Arc<str>, Wish>,
     /// The pods of this node, and others that were asked for.
     pub pods: ByPod<PodRecord>,
+    /// PodCheckpoint objects of this node, by [`Declared::path`].
+    pub declared: BTreeMap<Arc<str>, Declared>,
 }
 
 impl Cluster {
+    /// The PodCheckpoint object of `checkpoint`; `None` for an archive, and where there is or was none.
+    pub fn declared(&self, checkpoint: &Checkpoint) -> Option<&Declared> {
+        let name = checkpoint.name.to_str().filter(|_| checkpoint.kind == Kind::PodCheckpoint)?;
+        self.declared.get(name)
+    }
+
     /// Whether the pod of `checkpoint` exists: gone only when it is, whoever of its readings it was.
     pub fn fate(&self, checkpoint: &Checkpoint) -> Fate {
         let identity = &checkpoint.identity;

@@ -20,7 +20,7 @@ mod reason;
 pub use allowance::Allowance;
 pub use bytes::{Bytes, ParseBytesError};
 pub use checkpoint::{Checkpoint, FileId, Holder, Kind, States};
-pub use cluster::{Annotation, ByPod, Cluster, Fate, LookUp, PodName, PodRecord, Uids, Wish};
+pub use cluster::{Annotation, ByPod, Cluster, Declared, Fate, LookUp, PodName, PodRecord, Uids, Wish};
 pub use growth::{Growth, KnownBy, NamespaceGrowth, WriterGrowth};
 pub use identity::{Certainty, Engine, Identity, Owner};
 pub use inventory::Inventory;

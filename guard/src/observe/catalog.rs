@@ -17,7 +17,9 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use jiff::Timestamp;
 use nix::errno::Errno;
 
-use crate::model::{Bytes, Checkpoint, Cluster, Fate, FileId, Inventory, Kind, PodName, States};
+use crate::model::{
+    Bytes, Certainty, Checkpoint, Cluster, Fate, FileId, Inventory, Kind, Owner, PodName, States,
+};
 use crate::observe::archive::{self, CheckpointName, Contents, Interner};
 use crate::observe::holders::{OpenState, probe_open};
 use crate::observe::reach::Reach;
@@ -271,9 +273,14 @@ impl Catalog {
         }
     }
 
-    /// Takes over what is known of the cluster: whose pod is gone.
+    /// Takes over what is known of the cluster: whose pod is gone, whose a pod checkpoint is and whether it is being restored.
     pub fn set_cluster(&mut self, cluster: Arc<Cluster>) {
         for checkpoint in &mut self.inventory.checkpoints {
+            let was_restoring = self.cluster.declared(checkpoint).is_some_and(|it| it.restoring);
+            if was_restoring {
+                checkpoint.states.remove(States::IN_USE);
+            }
+            declare(checkpoint, &cluster);
             checkpoint.states.set(States::ORPHAN, cluster.fate(checkpoint) == Fate::Gone);
         }
         self.cluster = cluster;
@@ -426,7 +433,9 @@ impl Catalog {
         let checkpoint = &mut self.inventory.checkpoints[place];
         let state = probe_open(dir, &checkpoint.name);
         checkpoint.states.remove(States::REFUSED);
-        checkpoint.states.set(States::IN_USE, matches!(state, OpenState::Reading | OpenState::Writing));
+        let is_restoring = self.cluster.declared(checkpoint).is_some_and(|it| it.restoring);
+        let is_open = matches!(state, OpenState::Reading | OpenState::Writing);
+        checkpoint.states.set(States::IN_USE, is_open || is_restoring);
         let note = self.notes[place];
         checkpoint
             .states
@@ -455,7 +464,10 @@ impl Catalog {
 
     /// Notes a subdirectory; `None` when it is no pod checkpoint, else whether anything about it is new.
     fn see_tree(&mut self, directory: u16, dir: BorrowedFd<'_>, name: &OsStr) -> Option<bool> {
-        CheckpointName::parse(name, Kind::PodCheckpoint)?;
+        let is_declared = name.to_str().is_some_and(|name| self.cluster.declared.contains_key(name));
+        if !is_declared {
+            CheckpointName::parse(name, Kind::PodCheckpoint)?;
+        }
         let top = Stat::at(dir, name).ok()?;
         let tree =
             scan::measure(dir, name, &mut |dir, name| probe_open(dir, name) == OpenState::Writing).ok()?;
@@ -612,6 +624,27 @@ fn set_size(checkpoint: &mut Checkpoint, stat: &Stat, reach: Reach) {
     checkpoint.inodes = u32::from(!linked);
 }
 
+/// What the PodCheckpoint object of `checkpoint` says of it, where there is one: its status is the kubelet's to write. Where
+/// the name says something else, nobody loses by it: the most protected reading counts.
+fn declare(checkpoint: &mut Checkpoint, cluster: &Cluster) {
+    let Some(declared) = cluster.declared(checkpoint) else { return };
+    if declared.restoring {
+        checkpoint.states.insert(States::IN_USE);
+    }
+    let identity = &mut checkpoint.identity;
+    identity.pod_uid = declared.pod_uid.clone().or(identity.pod_uid.take());
+    let owner =
+        Owner { namespace: Some(declared.namespace.clone()), pod: declared.pod.clone(), container: None };
+    if declared.pod.is_none() || identity.owner == owner && identity.certainty != Certainty::NameOnly {
+        return;
+    }
+    let known: Vec<Owner> = identity.readings().filter(|it| it.namespace.is_some()).cloned().collect();
+    let agrees = known.is_empty() || known.contains(&owner);
+    identity.certainty = if agrees { Certainty::Exact } else { Certainty::Ambiguous };
+    identity.alternatives = if agrees { Box::default() } else { known.into() };
+    identity.owner = owner;
+}
+
 /// Whose it is and since when, from its name and, once read, its content.
 fn describe(
     checkpoint: &mut Checkpoint,
@@ -624,6 +657,7 @@ fn describe(
     strings.share(&mut identity);
     checkpoint.identity = identity;
     checkpoint.created = created.unwrap_or(checkpoint.modified);
+    declare(checkpoint, cluster);
     checkpoint.states.set(States::ORPHAN, cluster.fate(checkpoint) == Fate::Gone);
     if let Some(contents) = contents {
         checkpoint.states.set(States::INCOMPLETE, contents.incomplete());

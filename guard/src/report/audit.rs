@@ -112,14 +112,8 @@ impl AuditLog {
 
     /// Records how a deletion ended. `reaction`: since the write that called for it, in the first one after a wake.
     pub fn record_outcome(&mut self, intent: &Intent<'_>, outcome: &Outcome, reaction: Option<Duration>) {
-        let details = DeletionOutcome {
-            outcome: outcome.label(),
-            error: outcome.refused().map(ToString::to_string),
-            freed_bytes: outcome.freed.bytes.0,
-            available_before_bytes: outcome.before.available.0,
-            available_after_bytes: outcome.after.map(|after| after.available.0),
-            reaction_micros: reaction.map(|it| u64::try_from(it.as_micros()).unwrap_or(u64::MAX)),
-        };
+        let reaction_micros = reaction.map(|it| u64::try_from(it.as_micros()).unwrap_or(u64::MAX));
+        let details = DeletionOutcome { reaction_micros, ..outcome.into() };
         let event = deletion("outcome", intent, (self.now)(), Some(details));
         self.write(Some(outcome.id), &event);
     }

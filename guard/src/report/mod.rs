@@ -9,3 +9,4 @@ pub mod metrics;
 pub mod record;
 pub mod snapshot;
 pub mod socket;
+pub mod webhook;

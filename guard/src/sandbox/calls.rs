@@ -15,6 +15,10 @@ pub enum Feature {
     Probe,
     /// The API server: `[kubernetes] mode` is not `off`.
     Kubernetes,
+    /// `[notify] url`.
+    Webhook,
+    /// `[notify] command`: talking to the process that runs it.
+    Command,
     /// `[brake]` by fanotify: talking to its helper.
     Fanotify,
     /// The process that looks through /proc.
@@ -23,8 +27,15 @@ pub enum Feature {
 
 impl Feature {
     /// Every one.
-    pub const ALL: [Feature; 5] =
-        [Feature::Always, Feature::Probe, Feature::Kubernetes, Feature::Fanotify, Feature::Finder];
+    pub const ALL: [Feature; 7] = [
+        Feature::Always,
+        Feature::Probe,
+        Feature::Kubernetes,
+        Feature::Webhook,
+        Feature::Command,
+        Feature::Fanotify,
+        Feature::Finder,
+    ];
 }
 
 /// A system call that is allowed.
@@ -80,7 +91,7 @@ impl Call {
     }
 }
 
-use Feature::{Always, Fanotify, Finder, Kubernetes, Probe};
+use Feature::{Always, Command, Fanotify, Finder, Kubernetes, Probe, Webhook};
 
 const BOTH: &[Feature] = &[Always, Finder];
 const GUARD: &[Feature] = &[Always];
@@ -287,17 +298,22 @@ pub const CALLS: &[Call] = &[
     call!(SYS_shutdown, GUARD, "the end of an answer"),
     // eBPF.
     call!(SYS_bpf, &[Probe], BPF_COMMANDS, "count what is written"),
-    // Kubernetes, called.
-    call!(SYS_connect, &[Kubernetes], "the API server, and the resolver", rare),
-    call!(SYS_getpeername, &[Kubernetes], "whom it is connected to", rare),
+    // Kubernetes and the webhook, called; companions, told.
+    call!(SYS_connect, &[Kubernetes, Webhook], "the API server, who is told of rounds, the resolver", rare),
+    call!(SYS_getpeername, &[Kubernetes, Webhook], "whom it is connected to", rare),
     call!(
         SYS_recvmsg,
-        &[Kubernetes, Fanotify],
-        "the resolver's answers, and those of the brake's helper",
+        &[Kubernetes, Webhook, Fanotify, Command],
+        "the resolver's answers, those of the brake's helper and of who runs the command",
         rare
     ),
-    call!(SYS_sendmsg, &[Kubernetes, Fanotify], "the resolver; what the brake's helper is told", rare),
-    call!(SYS_sendmmsg, &[Kubernetes], "the resolver", rare),
+    call!(
+        SYS_sendmsg,
+        &[Kubernetes, Webhook, Fanotify, Command],
+        "the resolver; what the brake's helper and who runs the command are told",
+        rare
+    ),
+    call!(SYS_sendmmsg, &[Kubernetes, Webhook], "the resolver", rare),
 ];
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ pub use self::available::{Available, available};
 pub use self::calls::{CALLS, Call, Feature};
 pub use self::needs::{Access, Connect, Needs, PathNeed};
 use crate::act::brake::starter;
+use crate::act::command;
 use crate::config::{Config, SandboxMode};
 use crate::observe::finder;
 
@@ -149,6 +150,7 @@ pub fn start_companions(config: &Config, config_path: &Path) {
     if !is_off && let Err(error) = finder::start(|| confine_finder(&needs)) {
         tracing::warn!(%error, "no process to find out who has checkpoints open; they will not be named");
     }
+    start_runner(config);
     if !needs::may_brake_by_fanotify(config) {
         return;
     }
@@ -161,6 +163,21 @@ pub fn start_companions(config: &Config, config_path: &Path) {
     // Also when the file was replaced by a newer one meanwhile, this is the program that runs.
     if let Err(error) = starter::start(Path::new("/proc/self/exe"), confine) {
         tracing::warn!(%error, "no process to start the brake's helper");
+    }
+}
+
+/// Starts the process that runs the command before a deletion, where there is one. As for [`start_companions`].
+pub fn start_runner(config: &Config) {
+    let Some(command) = &config.notify.command else { return };
+    let is_off = config.sandbox.mode == SandboxMode::Off;
+    let confine = || {
+        if !is_off {
+            let _ = no_new_privileges();
+            let _ = capabilities::keep(needs::RUNNER_CAPABILITIES);
+        }
+    };
+    if let Err(error) = command::start(command.program.clone(), command.arguments.clone(), confine) {
+        tracing::error!(%error, "no process to run the command before deletions");
     }
 }
 

@@ -99,6 +99,12 @@ impl Needs {
         if config.kubernetes.mode != KubernetesMode::Off {
             features.push(Feature::Kubernetes);
         }
+        if config.notify.webhook.is_some() {
+            features.push(Feature::Webhook);
+        }
+        if config.notify.command.is_some() {
+            features.push(Feature::Command);
+        }
         Needs {
             capabilities,
             finder_capabilities: vec![
@@ -137,6 +143,12 @@ pub(super) const STARTER_CAPABILITIES: &[(Capability, &str)] = &[
     (CAP_LEASE, "whether a refused creation's file is open, also of one that is not root's"),
     (CAP_DAC_OVERRIDE, "directories that are not root's"),
     (CAP_SYS_NICE, "SCHED_FIFO: somebody waits for each answer"),
+];
+
+/// Capabilities of the process that runs the command before a deletion, and of the command.
+pub(super) const RUNNER_CAPABILITIES: &[(Capability, &str)] = &[
+    (CAP_DAC_OVERRIDE, "read archives that are not root's, and write the copy"),
+    (CAP_FOWNER, "keep the times and the mode of what is copied"),
 ];
 
 /// Whether `config` lets writers be refused by fanotify.
@@ -179,14 +191,22 @@ fn paths(config: &Config, config_path: &Path) -> Vec<PathNeed> {
     for logs in ["/var/log/containers", "/var/log/pods"] {
         need(logs.into(), Access::Read);
     }
-    if config.kubernetes.mode != KubernetesMode::Off {
-        let service_account = "/var/run/secrets/kubernetes.io";
+    if config.kubernetes.mode != KubernetesMode::Off || config.notify.webhook.is_some() {
         let resolver =
             ["/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf"];
         let certificates = ["/etc/ssl", "/usr/share/ca-certificates", "/etc/pki"];
-        for path in resolver.into_iter().chain(certificates).chain([service_account]) {
+        for path in resolver.into_iter().chain(certificates) {
             need(path.into(), Access::Read);
         }
+    }
+    if let Some(webhook) = &config.notify.webhook {
+        // The directory and not the file: a mounted Secret is a link that is replaced.
+        for file in webhook.ca_file.iter().chain(&webhook.token_file) {
+            need(folder_of(file), Access::Read);
+        }
+    }
+    if config.kubernetes.mode != KubernetesMode::Off {
+        need("/var/run/secrets/kubernetes.io".into(), Access::Read);
         // What is known of the cluster is written beside the old file, and then replaces it.
         if let Some(state) = config.kubernetes.state.as_deref().and_then(Path::parent) {
             need(state.to_owned(), Access::Log);
@@ -221,16 +241,18 @@ fn folder_of(file: &Path) -> PathBuf {
 }
 
 fn connect(config: &Config) -> Connect {
+    let webhook = config.notify.webhook.as_ref().map(|webhook| webhook.port);
+    // 53: a resolver whose answer is too long for a datagram.
+    let resolver = webhook.map(|_| 53);
     if config.kubernetes.mode == KubernetesMode::Off {
-        return Connect::Ports(Vec::new());
+        return Connect::Ports(webhook.into_iter().chain(resolver).collect());
     }
     // A kubeconfig names its server by a URL, which is not read here.
     if config.kubernetes.kubeconfig.is_some() || kubeconfig().is_some() {
         return Connect::Anywhere;
     }
     let port = std::env::var(API_SERVER_PORT).ok().and_then(|port| port.parse().ok());
-    // 53: a resolver whose answer is too long for a datagram.
-    Connect::Ports(port.into_iter().chain([53]).collect())
+    Connect::Ports(port.into_iter().chain(webhook).chain([53]).collect())
 }
 
 fn kubeconfig() -> Option<PathBuf> {
@@ -294,6 +316,9 @@ mod tests {
         assert!(
             off.paths.iter().all(|need| need.access != Access::Log && !need.path.starts_with("/etc/ssl"))
         );
+        let told = needs("kubernetes.mode = \"off\"\nnotify.url = \"https://hooks.example.com:8443/x\"");
+        assert_eq!(told.connect, Connect::Ports(vec![8443, 53]));
+        assert!(told.features.contains(&Feature::Webhook) && !told.features.contains(&Feature::Kubernetes));
         let low = needs("metrics.listen = \"127.0.0.1:80\"");
         assert!(has(&low, CAP_NET_BIND_SERVICE) && low.bind == Some(80));
         // Permission events are asked for by the starter and the helper it starts, never by the guard.

@@ -51,6 +51,7 @@ fn main() -> Result<()> {
     let mut context = Context {
         observe: &mut || observe(&dir),
         journal: &mut log,
+        before: None,
         clock: &|| Monotonic(Duration::ZERO),
         protection: &|_| Protection::default(),
         stop: &AtomicBool::new(false),

@@ -96,6 +96,7 @@ impl Guard {
         let mut context = Context {
             observe: &mut || world.statfs.map_or_else(|| observe(&dirs[0]), Err),
             journal: log,
+            before: None,
             clock: &|| world.monotonic,
             protection: &|checkpoint| {
                 protection::of_readings(policy, checkpoint.identity.readings()).protection

@@ -15,7 +15,7 @@ pub mod lsm;
 pub mod starter;
 
 mod group;
-mod protocol;
+pub(in crate::act) mod protocol;
 mod tree;
 
 use std::ffi::OsString;

@@ -50,7 +50,7 @@ pub(super) struct DirectoryReport {
 ///
 /// # Errors
 /// `EAGAIN` while the other side does not read; `EPIPE` when it is gone.
-pub(super) fn send(
+pub(in crate::act) fn send(
     socket: BorrowedFd<'_>,
     message: &impl Serialize,
     descriptor: Option<BorrowedFd<'_>>,
@@ -67,7 +67,7 @@ pub(super) fn send(
 ///
 /// # Errors
 /// `EPIPE` when the other side is gone; `EBADMSG` when it says what we do not understand.
-pub(super) fn receive<T: DeserializeOwned>(
+pub(in crate::act) fn receive<T: DeserializeOwned>(
     socket: BorrowedFd<'_>,
 ) -> Result<Option<(T, Option<OwnedFd>)>, Errno> {
     let mut bytes = vec![0; LEN_MAX];

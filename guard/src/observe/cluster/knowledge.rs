@@ -6,8 +6,9 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::annotations::{self, Misread};
+use super::declared::Told;
 use super::{Resource, Seen, Sighting};
-use crate::model::{Cluster, LookUp, PodName, PodRecord, Uids};
+use crate::model::{Cluster, Declared, LookUp, PodName, PodRecord, Uids};
 
 /// What the kubelet calls a static pod by, and with it the runtime and the archives; its mirror has another uid.
 const STATIC_POD_UID: &str = "kubernetes.io/config.hash";
@@ -85,6 +86,32 @@ impl Knowledge {
         }
         change.changed = self.cluster != before;
         change
+    }
+
+    /// Takes in what is told of PodCheckpoint objects. The result is whether anything is new.
+    pub fn declared(&mut self, told: &Told) -> bool {
+        let before = self.cluster.declared.clone();
+        let declared = &mut self.cluster.declared;
+        match told {
+            Told::All(all) => {
+                declared.values_mut().for_each(|known| (known.gone, known.restoring) = (true, false));
+                declared.extend(all.iter().map(|it| (it.path.clone(), it.clone())));
+            }
+            Told::Changed(it) => {
+                declared.insert(it.path.clone(), it.clone());
+            }
+            Told::Deleted(it) => {
+                declared.insert(it.path.clone(), Declared { gone: true, restoring: false, ..it.clone() });
+            }
+            Told::Calling(_) | Told::Current | Told::Absent | Told::Failed(_) => {}
+        }
+        let mut excess = declared.len().saturating_sub(REMEMBERED_MAX);
+        declared.retain(|_, it| {
+            let goes = excess > 0 && it.gone;
+            excess -= usize::from(goes);
+            !goes
+        });
+        self.cluster.declared != before
     }
 
     /// Takes in the answer to a look-up. The result is whether anything is new.

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::Knowledge;
-use crate::model::{Annotation, ByPod, Cluster, LookUp, PodRecord, Protection, Uids, Wish};
+use crate::model::{Annotation, ByPod, Cluster, Declared, LookUp, PodRecord, Protection, Uids, Wish};
 
 /// The file's first words: another version's file is not guessed at.
 const API_VERSION: &str = "checkpoint-guard/v1";
@@ -55,6 +55,8 @@ struct Document {
     node_labels: Option<BTreeMap<String, String>>,
     namespaces: BTreeMap<Arc<str>, StoredWish>,
     pods: Vec<StoredPod>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pod_checkpoints: Vec<Declared>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -125,6 +127,7 @@ pub fn load(path: &Path, node: Option<&str>) -> Result<Option<Knowledge>, Memory
         node_labels: document.node_labels,
         namespaces: namespaces.filter_map(|(name, wish)| Some((name, wish.wish()?))).collect(),
         pods,
+        declared: document.pod_checkpoints.into_iter().map(|it| (it.path.clone(), it)).collect(),
     };
     let current = [document.nodes_at, document.pods_at, document.namespaces_at];
     Ok(Some(Knowledge { cluster, current }))
@@ -156,6 +159,7 @@ pub fn keep(path: &Path, node: &str, knowledge: &Knowledge) -> Result<(), Memory
         node_labels: cluster.node_labels.clone(),
         namespaces: cluster.namespaces.iter().map(|(name, wish)| (name.clone(), (*wish).into())).collect(),
         pods: cluster.pods.iter().map(stored).collect(),
+        pod_checkpoints: cluster.declared.values().cloned().collect(),
     };
     let text = serde_json::to_vec(&document).map_err(|error| io(error.into()))?;
     if let Some(directory) = path.parent() {
@@ -187,6 +191,18 @@ mod tests {
             looked_up: Some(LookUp { at: "2026-06-01T12:00:00Z".parse().unwrap(), found: None }),
             wish: Some(wish(100, Annotation::Keep)),
         };
+        let declared = Declared {
+            path: "checkpoint-1".into(),
+            api_version: "checkpoint.k8s.io/v1alpha1".into(),
+            namespace: "team".into(),
+            name: "snap".into(),
+            uid: "u".into(),
+            pod: Some("web-0".into()),
+            pod_uid: None,
+            restoring: true,
+            gone: false,
+        };
+        cluster.declared.insert(declared.path.clone(), declared);
         Knowledge { cluster, current: [None, Some("2026-06-01T12:00:00Z".parse().unwrap()), None] }
     }
 

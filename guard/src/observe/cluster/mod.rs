@@ -9,6 +9,7 @@
 
 pub mod annotations;
 pub mod client;
+pub mod declared;
 pub mod knowledge;
 pub mod lookup;
 pub mod memory;

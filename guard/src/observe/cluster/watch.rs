@@ -68,7 +68,7 @@ where
 }
 
 /// Between a half and all of `wait`.
-fn jittered(wait: Duration) -> Duration {
+pub(crate) fn jittered(wait: Duration) -> Duration {
     // The keys of a hasher are random; nothing here needs better dice.
     let dice = std::hash::RandomState::new().build_hasher().finish() % 1000;
     wait / 2 + (wait / 2).mul_f64(dice as f64 / 1000.0)

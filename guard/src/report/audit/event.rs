@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use serde::Serialize;
 
+use crate::act::journal::Outcome;
 use crate::model::{Holder, Level};
 use crate::report::record::{API_VERSION, CheckpointRecord};
 
@@ -102,6 +103,34 @@ pub enum Event<'a> {
         #[serde(flatten)]
         refusals: Option<Refusals<'a>>,
     },
+    /// The command before a deletion was run, or should have been. Before the `Deletion` that it is about.
+    Command {
+        /// The watched directory.
+        directory: &'a str,
+        /// The checkpoint's name.
+        name: &'a str,
+        /// `done`, `failed`, `timed-out`, `given-up`.
+        outcome: &'static str,
+        /// What went wrong, or why it was not run.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        error: Option<&'a str>,
+        /// How long it took.
+        took_millis: u64,
+    },
+    /// A round of deletions was posted, or could not be.
+    Webhook {
+        /// The server, without what may be a secret.
+        server: &'a str,
+        /// The `id` of the posted round.
+        round: &'a str,
+        /// `delivered`, `refused`, `dropped`.
+        outcome: &'static str,
+        /// The last answer, where it was not the right one.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        error: Option<&'a str>,
+        /// How often it was tried.
+        attempts: u32,
+    },
     /// A configuration was taken up or turned down.
     Configuration {
         /// The file.
@@ -158,6 +187,19 @@ pub struct RefusedWriter<'a> {
 impl<'a> From<(&'a str, u64, u64)> for RefusedWriter<'a> {
     fn from((comm, calls, bytes): (&'a str, u64, u64)) -> RefusedWriter<'a> {
         RefusedWriter { comm, calls, bytes }
+    }
+}
+
+impl From<&Outcome> for DeletionOutcome {
+    fn from(outcome: &Outcome) -> DeletionOutcome {
+        DeletionOutcome {
+            outcome: outcome.label(),
+            error: outcome.refused().map(ToString::to_string),
+            freed_bytes: outcome.freed.bytes.0,
+            available_before_bytes: outcome.before.available.0,
+            available_after_bytes: outcome.after.map(|after| after.available.0),
+            reaction_micros: None,
+        }
     }
 }
 

@@ -20,6 +20,17 @@ pub enum About {
         /// Its uid.
         uid: Arc<str>,
     },
+    /// A PodCheckpoint object.
+    PodCheckpoint {
+        /// Its group and version.
+        api_version: Arc<str>,
+        /// Its namespace.
+        namespace: Arc<str>,
+        /// Its name.
+        name: Arc<str>,
+        /// Its uid.
+        uid: Arc<str>,
+    },
 }
 
 /// One Event.
@@ -72,6 +83,8 @@ pub struct Deleted {
     pub trigger: Trigger,
     /// Its pod, where that exists on this node.
     pub pod: Option<About>,
+    /// Its PodCheckpoint object, where there is one.
+    pub object: Option<About>,
 }
 
 /// So many checkpoints are named.
@@ -167,6 +180,18 @@ impl Notice {
                 let sentence = format!("{path} was taken up");
                 Notice::node(false, "CheckpointGuardConfigured", "Configuring", sentence)
             }
+            audit::Event::Command {
+                directory,
+                name,
+                outcome: outcome @ ("failed" | "timed-out"),
+                error,
+                ..
+            } => {
+                let error = error.unwrap_or_default();
+                let sentence = format!("the command before deleting {directory}/{name} {outcome}: {error}");
+                Notice::node(true, "CheckpointCommandFailed", "Reclaiming", sentence)
+            }
+            audit::Event::Command { .. } | audit::Event::Webhook { .. } => return None,
             audit::Event::Deletion(_)
             | audit::Event::Leftover { .. }
             | audit::Event::Start { .. }
@@ -194,12 +219,14 @@ impl Notice {
             };
             let tally = Tally { why, count: 1, freed: it.freed, names: vec![it.name.clone()], rounds: 1 };
             add(by_reason.entry(tally.why.clone()).or_insert_with(|| (pressing, empty(&tally.why))), &tally);
-            let Some(pod) = &it.pod else { continue };
-            let place = by_pod.iter().position(|(about, _, known)| about == pod && known.why == tally.why);
-            match place {
-                Some(place) => by_pod[place].2.add(Tally { rounds: 0, ..tally }),
-                None if by_pod.len() < TOLD_MAX => by_pod.push((pod.clone(), pressing, tally)),
-                None => {}
+            for reader in it.pod.iter().chain(&it.object) {
+                let place =
+                    by_pod.iter().position(|(about, _, known)| about == reader && known.why == tally.why);
+                match place {
+                    Some(place) => by_pod[place].2.add(Tally { rounds: 0, ..tally.clone() }),
+                    None if by_pod.len() < TOLD_MAX => by_pod.push((reader.clone(), pressing, tally.clone())),
+                    None => {}
+                }
             }
         }
         let of_node =
@@ -233,7 +260,7 @@ mod tests {
     }
 
     fn deleted(name: &str, mib: u64, trigger: Trigger, of: Option<About>) -> Deleted {
-        Deleted { name: name.to_owned(), freed: Bytes::mib(mib), trigger, pod: of }
+        Deleted { name: name.to_owned(), freed: Bytes::mib(mib), trigger, pod: of, object: None }
     }
 
     #[test]

@@ -75,7 +75,8 @@ mod tests {
 
     fn round(name: &str) -> Notice {
         let trigger = Trigger::Pressure(Level::Hard);
-        let deleted = Deleted { name: name.to_owned(), freed: Bytes::mib(1), trigger, pod: None };
+        let deleted =
+            Deleted { name: name.to_owned(), freed: Bytes::mib(1), trigger, pod: None, object: None };
         Notice::of_round("/c", &[deleted]).remove(0)
     }
 

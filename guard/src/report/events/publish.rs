@@ -53,6 +53,11 @@ fn event(node: &str, notice: &Notice, at: Timestamp) -> Event {
         About::Pod { namespace, name, uid } => {
             (namespace.to_string(), reference("Pod", Some(namespace), name, uid))
         }
+        About::PodCheckpoint { api_version, namespace, name, uid } => {
+            let object = reference("PodCheckpoint", Some(namespace), name, uid);
+            let api_version = Some(api_version.to_string());
+            (namespace.to_string(), ObjectReference { api_version, ..object })
+        }
     };
     let name = regarding.name.as_deref().unwrap_or_default();
     // As client-go names them: the object's name and the time in ns, here in hexadecimal; a name has 253 bytes at most.

@@ -23,7 +23,7 @@ pub(super) const FAILURE: LabelKey =
     LabelKey { name: "cause", values: "`permission`, `read-only`, `io`, `no-space`, `other`" };
 pub(super) const REFUSAL: LabelKey = LabelKey {
     name: "cause",
-    values: "`pinned`, `in-use`, `changed`, `not-a-checkpoint`, `gone`, `linked`, `cannot-prove`",
+    values: "`pinned`, `in-use`, `changed`, `not-a-checkpoint`, `gone`, `linked`, `cannot-prove`, `command-failed`",
 };
 pub(super) const LOST: LabelKey =
     LabelKey { name: "kind", values: "`ring-buffer`, `ledger`, `inotify-queue`" };
@@ -37,14 +37,19 @@ pub(super) const LAYER: LabelKey =
     LabelKey { name: "layer", values: "`no-new-privileges`, `capabilities`, `landlock`, `seccomp`" };
 pub(super) const POOL: LabelKey =
     LabelKey { name: "pool", values: "the node's pool as the configuration names it, or nothing" };
-pub(super) const RESOURCE: LabelKey = LabelKey { name: "resource", values: "`nodes`, `pods`, `namespaces`" };
-pub(super) const CALL: LabelKey = LabelKey { name: "call", values: "`list`, `watch`, `get`, `create`" };
+pub(super) const RESOURCE: LabelKey =
+    LabelKey { name: "resource", values: "`nodes`, `pods`, `namespaces`, `podcheckpoints`" };
+pub(super) const CALL: LabelKey =
+    LabelKey { name: "call", values: "`discover`, `list`, `watch`, `get`, `create`" };
 pub(super) const API_CAUSE: LabelKey = LabelKey {
     name: "cause",
     values: "`unauthorized`, `forbidden`, `expired`, `throttled`, `refused`, `server`, `timeout`, `unreachable`",
 };
 pub(super) const DELIVERY: LabelKey =
     LabelKey { name: "outcome", values: "`published`, `refused`, `dropped`" };
+pub(super) const ROUND: LabelKey = LabelKey { name: "outcome", values: "`delivered`, `refused`, `dropped`" };
+pub(super) const COMMAND: LabelKey =
+    LabelKey { name: "outcome", values: "`done`, `failed`, `timed-out`, `given-up`" };
 pub(super) const VERSION: LabelKey = LabelKey { name: "version", values: "the guard's version" };
 
 /// Every value of [`BACKEND`].
@@ -168,6 +173,8 @@ label_values! {
         Linked => "linked",
         /// That nobody uses it could not be shown.
         CannotProve => "cannot-prove",
+        /// The command before the deletion did not succeed.
+        CommandFailed => "command-failed",
     }
 }
 

@@ -13,6 +13,7 @@ mod families;
 mod filesystem;
 mod growth;
 mod labels;
+mod notify;
 mod process;
 #[cfg(test)]
 mod tests;
@@ -27,6 +28,7 @@ pub use cluster::EventOutcome;
 pub use families::{Family, FamilyKind, LabelKey};
 pub use filesystem::FilesystemState;
 pub use labels::{FailureCause, FilesystemLabel, LostEvents, RefusalCause, Wake};
+pub use notify::RoundOutcome;
 
 use crate::model::{Bytes, Growth, Trigger};
 use agent::AgentFamilies;
@@ -36,6 +38,7 @@ use deletions::DeletionFamilies;
 use families::Families;
 use filesystem::FilesystemFamilies;
 use growth::GrowthFamilies;
+use notify::NotifyFamilies;
 use process::ProcessFamilies;
 
 /// Every metric of one guard, in a registry of its own.
@@ -48,6 +51,7 @@ pub struct Metrics {
     deletions: DeletionFamilies,
     agent: AgentFamilies,
     cluster: ClusterFamilies,
+    notify: NotifyFamilies,
     process: ProcessFamilies,
 }
 
@@ -68,6 +72,7 @@ impl Metrics {
             deletions: DeletionFamilies::declare(&mut families),
             agent: AgentFamilies::declare(&mut families),
             cluster: ClusterFamilies::declare(&mut families),
+            notify: NotifyFamilies::declare(&mut families),
             process: ProcessFamilies::declare(&mut families),
             families,
         }
@@ -216,6 +221,36 @@ impl Metrics {
     /// So many *more* Events ended like this.
     pub fn event(&self, outcome: EventOutcome, count: u64) {
         self.cluster.event(outcome, count);
+    }
+
+    /// Rounds are posted from now on.
+    pub fn webhook_begin(&self) {
+        self.notify.begin_webhook();
+    }
+
+    /// So many *more* rounds ended like this.
+    pub fn webhook_rounds(&self, outcome: RoundOutcome, count: u64) {
+        self.notify.rounds(outcome, count);
+    }
+
+    /// A try to post a round failed.
+    pub fn webhook_failed(&self) {
+        self.notify.failed();
+    }
+
+    /// So many rounds wait.
+    pub fn webhook_waiting(&self, count: usize) {
+        self.notify.waiting(count);
+    }
+
+    /// A command is run before deletions from now on.
+    pub fn command_begin(&self) {
+        self.notify.begin_command();
+    }
+
+    /// It was run, or should have been.
+    pub fn command_ran(&self, outcome: &str, took: Duration) {
+        self.notify.ran(outcome, took);
     }
 }
 

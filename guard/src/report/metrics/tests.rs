@@ -124,6 +124,12 @@ fn exercise(metrics: &Metrics) {
     metrics.cluster_misread(1);
     metrics.cluster_state_failed();
     metrics.event(EventOutcome::Published, 1);
+    metrics.webhook_begin();
+    metrics.webhook_rounds(RoundOutcome::Delivered, 1);
+    metrics.webhook_failed();
+    metrics.webhook_waiting(1);
+    metrics.command_begin();
+    metrics.command_ran("done", Duration::from_secs(1));
 }
 
 /// The samples of `text`: series → value.
