@@ -24,6 +24,7 @@ pub mod sampler;
 pub mod scene;
 pub mod setting;
 pub mod storm;
+pub mod tools;
 pub mod vm;
 pub mod watching;
 pub mod ways;

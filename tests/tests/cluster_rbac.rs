@@ -211,3 +211,35 @@ fn without_list_of_podcheckpoints() {
 fn without_watch_of_podcheckpoints() {
     check("watch", "podcheckpoints");
 }
+
+#[test]
+fn the_server_takes_what_the_chart_renders() {
+    let Some(server) = shared() else { return };
+    let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/helm/checkpoint-guard");
+    let Some(mut helm) = tests::tools::helm() else { return };
+    helm.args([
+        "template",
+        "guard",
+        ".",
+        "--namespace",
+        "kube-system",
+        "--values",
+        "ci/all-pools-values.yaml",
+    ]);
+    let rendered = helm.args(["--set", "podMonitor.enabled=false"]).current_dir(chart).output().unwrap();
+    assert!(rendered.status.success(), "{rendered:?}");
+    let manifest = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(manifest.path(), &rendered.stdout).unwrap();
+    let mut kubectl = Command::new("kubectl");
+    kubectl.arg("--kubeconfig").arg(server.kubeconfig("admin"));
+    kubectl.args(["apply", "--dry-run=server", "--validate=false", "--filename"]).arg(manifest.path());
+    let output = match kubectl.output() {
+        Ok(output) => output,
+        Err(error) => return println!("SKIPPED kubectl apply: {error}"),
+    };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let taken = String::from_utf8_lossy(&output.stdout).lines().count();
+    let kinds =
+        String::from_utf8_lossy(&rendered.stdout).lines().filter(|line| line.starts_with("kind: ")).count();
+    assert_eq!(taken, kinds);
+}

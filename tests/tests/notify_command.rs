@@ -214,7 +214,7 @@ fn retention_waits_for_the_copy_too_and_a_missing_program_is_a_failure() {
     let mut daemon = errand.scene.setting.start();
     daemon.wait_until("three deleted", |daemon| daemon.deleted().len() == 3);
     assert_eq!(runs(&daemon, "done"), 3.0);
-    fs::remove_file(errand.path("errand")).unwrap();
+    fs::rename(errand.path("errand"), errand.path("away")).unwrap();
     let newer = errand.scene.archive("web", 5, Bytes::mib(8));
     daemon.wait_until("failing", |daemon| runs(daemon, "failed") >= 1.0);
     assert!(errand.scene.has(&newer) && errand.scene.has(&errand.names[3]));

@@ -128,12 +128,10 @@ fn a_server_that_never_answers_delays_neither_deletions_nor_the_end() {
     let receiver = Receiver::start(|_| Answer::Late(Duration::from_secs(3600)));
     let (scene, _) = scene(&receiver.url(), "");
     let mut daemon = scene.setting.start();
-    let filler = scene.leave(Bytes::mib(60));
+    scene.leave(Bytes::mib(60));
     daemon.wait_until("two deleted", |daemon| daemon.deleted().len() == 2);
     eventually(&daemon, "posting", || !receiver.requests().is_empty());
     // And the next one, while the first POST hangs.
-    let grown = fs::File::options().append(true).open(filler).unwrap();
-    drop(grown);
     scene.leave(Bytes::mib(60));
     daemon.wait_until("all deleted", |daemon| daemon.deleted().len() == 4);
     let took = daemon.stop();

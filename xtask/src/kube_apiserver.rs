@@ -61,7 +61,7 @@ pub(crate) fn find(root: &Path) -> Result<bool> {
 }
 
 /// Where the tests look for it (`tests/src/api_server.rs`).
-fn cached() -> Result<PathBuf> {
+pub(crate) fn cached() -> Result<PathBuf> {
     let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let home = || env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
     let cache = cache.or_else(home).context("neither XDG_CACHE_HOME nor HOME is set")?;

@@ -12,6 +12,7 @@ mod ebpf_artifact;
 mod fuzz;
 mod image;
 mod kube_apiserver;
+mod kubernetes_tools;
 mod setup;
 mod tally;
 mod test;
@@ -35,6 +36,8 @@ enum Task {
     Image(image::Options),
     /// Builds the API server that some tests need, from Debian's source.
     KubeApiserver(kube_apiserver::Options),
+    /// Fetches helm and the schemas of Kubernetes, which tests of deploy/ need.
+    KubernetesTools(kubernetes_tools::Options),
     /// Throws bytes at what reads input from outside (needs the nightly toolchain).
     Fuzz(fuzz::Options),
     /// Runs all tests, formatting and lints: what CI runs.
@@ -51,6 +54,7 @@ fn main() -> anyhow::Result<()> {
         Task::VmTest(options) => vm_test::run(options, root),
         Task::Image(options) => image::run(options, root),
         Task::KubeApiserver(options) => kube_apiserver::run(options, root),
+        Task::KubernetesTools(options) => kubernetes_tools::run(options, root),
         Task::Fuzz(options) => fuzz::run(options, root),
         Task::Test(options) => test::run(options, root),
     }
