@@ -5,9 +5,12 @@
 //! hands out [`ReadRequest`]s and takes the answers back. Until its answer is there, a checkpoint counts as
 //! *being written*: whether it is complete is not known, so it is neither a victim nor does it replace another.
 
+mod describe;
+mod index;
+mod look;
+
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{OsStr, OsString};
-use std::hash::BuildHasher as _;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
@@ -17,11 +20,9 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use jiff::Timestamp;
 use nix::errno::Errno;
 
-use crate::model::{
-    Bytes, Certainty, Checkpoint, Cluster, Fate, FileId, Inventory, Kind, Owner, PodName, States,
-};
-use crate::observe::archive::{self, CheckpointName, Contents, Interner};
-use crate::observe::holders::{OpenState, probe_open};
+use self::describe::{blank, declare, describe, set_size, version_of};
+use crate::model::{Bytes, Checkpoint, Cluster, Fate, FileId, Inventory, Kind, PodName, States};
+use crate::observe::archive::{self, Contents, Interner};
 use crate::observe::reach::Reach;
 use crate::observe::scan::{self, Sort, Stat};
 
@@ -82,8 +83,11 @@ pub type Answer = (ReadRequest, Reading);
 /// How far the content of a checkpoint is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Content {
-    /// Somebody writes it, or it waits in the queue.
+    /// Somebody writes it.
     Unread,
+    /// It waits in the queue, where it stands once however often it is looked at: beside writers at full speed, who make
+    /// everything be looked at again and again, the queue would grow faster than it is read.
+    Queued,
     /// A request is on its way.
     Asked,
     /// Known, for this version.
@@ -135,6 +139,8 @@ pub struct Catalog {
     round: u32,
     /// Who gets into each directory, as of its last scan.
     reach: HashMap<u16, Reach>,
+    /// What each directory holds that no checkpoint can be, as of its last scan: links, special files, other directories.
+    others: HashMap<u16, usize>,
 }
 
 impl Catalog {
@@ -175,7 +181,7 @@ impl Catalog {
         let mut summary = ScanSummary::default();
         let mut pins: Vec<OsString> = Vec::new();
         let mut trees: Vec<OsString> = Vec::new();
-        let mut foreign = 0;
+        let mut others = 0;
         summary.unreadable = scan::scan(dir, |name, stat| {
             summary.entries += 1;
             if let Some(pinned) = pinned_name(name) {
@@ -188,25 +194,31 @@ impl Catalog {
                         summary.changed += usize::from(self.see_file(directory, dir, name, &stat));
                     }
                     (Holds::PodCheckpoints, Sort::Directory) => trees.push(name.to_owned()),
-                    _ => foreign += 1,
+                    _ => others += 1,
                 }
             }
         })?;
         for name in trees {
             match self.see_tree(directory, dir, &name) {
                 Some(changed) => summary.changed += usize::from(changed),
-                None => foreign += 1,
+                None => others += 1,
             }
         }
         summary.gone = self.forget_unseen(directory);
         self.set_pins(directory, &pins);
-        let strangers = self.strangers.keys().filter(|(place, _)| *place == directory).count();
-        self.inventory.foreign = foreign + strangers;
+        self.others.insert(directory, others);
+        self.count_foreign();
         Ok(summary)
     }
 
     /// Looks at one entry of `dir` again, after an event. The result is whether somebody has it open for writing.
     pub fn refresh(&mut self, directory: u16, dir: BorrowedFd<'_>, holds: Holds, name: &OsStr) -> bool {
+        let is_open = self.look_at(directory, dir, holds, name);
+        self.count_foreign();
+        is_open
+    }
+
+    fn look_at(&mut self, directory: u16, dir: BorrowedFd<'_>, holds: Holds, name: &OsStr) -> bool {
         if let Some(pinned) = pinned_name(name) {
             let pinned = pinned.to_owned();
             if let Some(place) = self.find(directory, &pinned) {
@@ -313,6 +325,8 @@ impl Catalog {
     pub fn forget_directory(&mut self, directory: u16) {
         self.round = self.round.wrapping_add(1);
         self.forget_unseen(directory);
+        self.others.remove(&directory);
+        self.count_foreign();
     }
 
     /// Up to `most` archives whose content is wanted. Each must be answered with [`Catalog::answer`].
@@ -322,13 +336,13 @@ impl Catalog {
             let Some((directory, name)) = self.unread.pop_front() else { break };
             let version = if let Some(place) = self.find(directory, &name) {
                 let note = &mut self.notes[place];
-                if note.content != Content::Unread {
+                if note.content != Content::Queued {
                     continue;
                 }
                 note.content = Content::Asked;
                 version_of(&self.inventory.checkpoints[place])
             } else if let Some(stranger) = self.strangers.get_mut(&(directory, name.clone())) {
-                if stranger.content != Content::Unread {
+                if stranger.content != Content::Queued {
                     continue;
                 }
                 stranger.content = Content::Asked;
@@ -375,8 +389,12 @@ impl Catalog {
         set_size(&mut checkpoint, &stat, self.reach(directory));
         describe(&mut checkpoint, Some(&contents), &mut self.strings, &self.cluster);
         self.strangers.remove(&key);
-        self.inventory.foreign = self.inventory.foreign.saturating_sub(1);
+        self.count_foreign();
         self.insert(checkpoint, Note { content: Content::Read, seen });
+    }
+
+    fn count_foreign(&mut self) {
+        self.inventory.foreign = self.others.values().sum::<usize>() + self.strangers.len();
     }
 
     fn reach(&self, directory: u16) -> Reach {
@@ -385,190 +403,17 @@ impl Catalog {
 
     /// A request could not be answered because the file has changed: the next event or scan queues it again.
     fn ask_again(&mut self, directory: u16, name: OsString) {
-        if let Some(place) = self.find(directory, &name) {
-            self.notes[place].content = Content::Unread;
+        let content = if let Some(place) = self.find(directory, &name) {
+            &mut self.notes[place].content
         } else if let Some(stranger) = self.strangers.get_mut(&(directory, name.into_boxed_os_str())) {
-            stranger.content = Content::Unread;
-        }
-    }
-
-    /// Notes a regular file; the result is whether anything about it is new.
-    fn see_file(&mut self, directory: u16, dir: BorrowedFd<'_>, name: &OsStr, stat: &Stat) -> bool {
-        let version = Version::from(stat);
-        let reach = self.reach(directory);
-        if let Some(place) = self.find(directory, name) {
-            self.notes[place].seen = self.round;
-            let checkpoint = &mut self.inventory.checkpoints[place];
-            let unchanged = version_of(checkpoint) == version;
-            let unsettled =
-                checkpoint.states.intersects(States::BEING_WRITTEN | States::IN_USE | States::REFUSED);
-            set_size(checkpoint, stat, reach);
-            if unchanged && (!unsettled || self.notes[place].content == Content::Asked) {
-                return false;
-            }
-            if !unchanged {
-                let kept = checkpoint.states & States::PINNED;
-                let fresh = blank(directory, Kind::Archive, name, version);
-                *checkpoint = Checkpoint { allocated: checkpoint.allocated, states: kept, ..fresh };
-                set_size(checkpoint, stat, reach);
-                describe(checkpoint, None, &mut self.strings, &self.cluster);
-                self.notes[place].content = Content::Unread;
-            }
-            self.settle(place, dir);
-            return !unchanged;
-        }
-        if CheckpointName::parse(name, Kind::Archive).is_none() {
-            return self.see_stranger(directory, name, stat);
-        }
-        let mut checkpoint = blank(directory, Kind::Archive, name, version);
-        set_size(&mut checkpoint, stat, reach);
-        describe(&mut checkpoint, None, &mut self.strings, &self.cluster);
-        let place = self.insert(checkpoint, Note { content: Content::Unread, seen: self.round });
-        self.settle(place, dir);
-        true
-    }
-
-    /// Finds out whether somebody has the archive at `place` open, and asks for its content once nobody writes it.
-    fn settle(&mut self, place: usize, dir: BorrowedFd<'_>) {
-        let checkpoint = &mut self.inventory.checkpoints[place];
-        let state = probe_open(dir, &checkpoint.name);
-        checkpoint.states.remove(States::REFUSED);
-        let is_restoring = self.cluster.declared(checkpoint).is_some_and(|it| it.restoring);
-        let is_open = matches!(state, OpenState::Reading | OpenState::Writing);
-        checkpoint.states.set(States::IN_USE, is_open || is_restoring);
-        let note = self.notes[place];
-        checkpoint
-            .states
-            .set(States::BEING_WRITTEN, state == OpenState::Writing || note.content != Content::Read);
-        if state != OpenState::Writing && note.content == Content::Unread {
-            self.unread.push_back((checkpoint.directory, checkpoint.name.clone()));
-        }
-    }
-
-    /// Notes a regular file with a foreign name. Read once per version, and never listed unless it turns out to be
-    /// a checkpoint.
-    fn see_stranger(&mut self, directory: u16, name: &OsStr, stat: &Stat) -> bool {
-        let seen = self.round;
-        let key = (directory, name.into());
-        match self.strangers.get_mut(&key) {
-            Some(stranger) if same_version(&stranger.stat, stat) && stranger.content != Content::Unread => {
-                stranger.seen = seen;
-                return false;
-            }
-            _ => {}
-        }
-        self.strangers.insert(key.clone(), Stranger { stat: *stat, content: Content::Unread, seen });
-        self.unread.push_back(key);
-        true
-    }
-
-    /// Notes a subdirectory; `None` when it is no pod checkpoint, else whether anything about it is new.
-    fn see_tree(&mut self, directory: u16, dir: BorrowedFd<'_>, name: &OsStr) -> Option<bool> {
-        let is_declared = name.to_str().is_some_and(|name| self.cluster.declared.contains_key(name));
-        if !is_declared {
-            CheckpointName::parse(name, Kind::PodCheckpoint)?;
-        }
-        let top = Stat::at(dir, name).ok()?;
-        let tree =
-            scan::measure(dir, name, &mut |dir, name| probe_open(dir, name) == OpenState::Writing).ok()?;
-        let version =
-            Version { file: top.file, len: tree.len, modified: tree.modified.unwrap_or(top.modified) };
-        let place = self.find(directory, name);
-        let changed = place.is_none_or(|place| version_of(&self.inventory.checkpoints[place]) != version);
-        let mut checkpoint = blank(directory, Kind::PodCheckpoint, name, version);
-        describe(&mut checkpoint, None, &mut self.strings, &self.cluster);
-        checkpoint.allocated = tree.allocated;
-        checkpoint.inodes = tree.inodes;
-        checkpoint.states.set(States::EXPOSED, self.reach(directory).exposes(top.mode, true));
-        // What was not seen whole may still be growing.
-        checkpoint.states.set(States::BEING_WRITTEN, tree.being_written || tree.partial);
-        let note = Note { content: Content::Read, seen: self.round };
-        match place {
-            Some(place) => {
-                checkpoint.states |= self.inventory.checkpoints[place].states & States::PINNED;
-                self.inventory.checkpoints[place] = checkpoint;
-                self.notes[place] = note;
-            }
-            None => {
-                self.insert(checkpoint, note);
-            }
-        }
-        Some(changed)
-    }
-
-    /// Takes out what the last scan of `directory` did not see.
-    fn forget_unseen(&mut self, directory: u16) -> usize {
-        let round = self.round;
-        self.strangers.retain(|(place, _), stranger| *place != directory || stranger.seen == round);
-        let before = self.notes.len();
-        let mut place = 0;
-        while place < self.notes.len() {
-            if self.inventory.checkpoints[place].directory == directory && self.notes[place].seen != round {
-                self.remove_at(place);
-            } else {
-                place += 1;
-            }
-        }
-        before - self.notes.len()
-    }
-
-    fn set_pins(&mut self, directory: u16, pins: &[OsString]) {
-        for checkpoint in &mut self.inventory.checkpoints {
-            if checkpoint.directory == directory {
-                checkpoint.states.remove(States::PINNED);
-            }
-        }
-        for name in pins {
-            if let Some(place) = self.find(directory, name) {
-                self.inventory.checkpoints[place].states.insert(States::PINNED);
-            }
-        }
-    }
-
-    fn hash(hasher: &DefaultHashBuilder, directory: u16, name: &OsStr) -> u64 {
-        hasher.hash_one((directory, name))
-    }
-
-    fn find(&self, directory: u16, name: &OsStr) -> Option<usize> {
-        let checkpoints = &self.inventory.checkpoints;
-        let is_it = |place: &u32| {
-            let checkpoint = &checkpoints[*place as usize];
-            checkpoint.directory == directory && *checkpoint.name == *name
+            &mut stranger.content
+        } else {
+            return;
         };
-        self.index.find(Self::hash(&self.hasher, directory, name), is_it).map(|place| *place as usize)
-    }
-
-    fn insert(&mut self, checkpoint: Checkpoint, note: Note) -> usize {
-        let place = self.notes.len();
-        let hash = Self::hash(&self.hasher, checkpoint.directory, &checkpoint.name);
-        self.inventory.checkpoints.push(checkpoint);
-        self.notes.push(note);
-        let (checkpoints, hasher) = (&self.inventory.checkpoints, &self.hasher);
-        let number =
-            u32::try_from(place).expect("a directory cannot hold four billion entries in this memory");
-        self.index.insert_unique(hash, number, |place| {
-            let checkpoint = &checkpoints[*place as usize];
-            Self::hash(hasher, checkpoint.directory, &checkpoint.name)
-        });
-        place
-    }
-
-    /// Takes out one place; the last one moves into it.
-    fn remove_at(&mut self, place: usize) -> Checkpoint {
-        let last = self.notes.len() - 1;
-        let gone = &self.inventory.checkpoints[place];
-        let hash = Self::hash(&self.hasher, gone.directory, &gone.name);
-        let entry = self.index.find_entry(hash, |number| *number as usize == place);
-        let Ok(entry) = entry else { unreachable!("every checkpoint is indexed") };
-        entry.remove();
-        if place != last {
-            let moved = &self.inventory.checkpoints[last];
-            let hash = Self::hash(&self.hasher, moved.directory, &moved.name);
-            let number = self.index.find_mut(hash, |number| *number as usize == last);
-            *number.expect("every checkpoint is indexed") = place as u32;
+        // Unless that has happened already.
+        if *content == Content::Asked {
+            *content = Content::Unread;
         }
-        self.notes.swap_remove(place);
-        self.inventory.checkpoints.swap_remove(place)
     }
 }
 
@@ -591,77 +436,5 @@ fn is_pinned(dir: BorrowedFd<'_>, name: &OsStr) -> bool {
     !matches!(Stat::at(dir, &marker), Err(Errno::ENOENT | Errno::ENAMETOOLONG))
 }
 
-fn same_version(one: &Stat, other: &Stat) -> bool {
-    Version::from(one) == Version::from(other)
-}
-
-fn version_of(checkpoint: &Checkpoint) -> Version {
-    Version { file: checkpoint.file, len: checkpoint.len, modified: checkpoint.modified }
-}
-
-fn blank(directory: u16, kind: Kind, name: &OsStr, version: Version) -> Checkpoint {
-    Checkpoint {
-        directory,
-        kind,
-        states: States::empty(),
-        name: name.into(),
-        file: version.file,
-        created: version.modified,
-        modified: version.modified,
-        len: version.len,
-        allocated: Bytes::ZERO,
-        inodes: 1,
-        identity: crate::model::Identity::default(),
-    }
-}
-
-/// What deleting it frees, now; and who may read it.
-fn set_size(checkpoint: &mut Checkpoint, stat: &Stat, reach: Reach) {
-    let linked = stat.links > 1;
-    checkpoint.states.set(States::LINKED, linked);
-    checkpoint.states.set(States::EXPOSED, reach.exposes(stat.mode, false));
-    checkpoint.allocated = if linked { Bytes::ZERO } else { stat.allocated };
-    checkpoint.inodes = u32::from(!linked);
-}
-
-/// What the PodCheckpoint object of `checkpoint` says of it, where there is one: its status is the kubelet's to write. Where
-/// the name says something else, nobody loses by it: the most protected reading counts.
-fn declare(checkpoint: &mut Checkpoint, cluster: &Cluster) {
-    let Some(declared) = cluster.declared(checkpoint) else { return };
-    if declared.restoring {
-        checkpoint.states.insert(States::IN_USE);
-    }
-    let identity = &mut checkpoint.identity;
-    identity.pod_uid = declared.pod_uid.clone().or(identity.pod_uid.take());
-    let owner =
-        Owner { namespace: Some(declared.namespace.clone()), pod: declared.pod.clone(), container: None };
-    if declared.pod.is_none() || identity.owner == owner && identity.certainty != Certainty::NameOnly {
-        return;
-    }
-    let known: Vec<Owner> = identity.readings().filter(|it| it.namespace.is_some()).cloned().collect();
-    let agrees = known.is_empty() || known.contains(&owner);
-    identity.certainty = if agrees { Certainty::Exact } else { Certainty::Ambiguous };
-    identity.alternatives = if agrees { Box::default() } else { known.into() };
-    identity.owner = owner;
-}
-
-/// Whose it is and since when, from its name and, once read, its content.
-fn describe(
-    checkpoint: &mut Checkpoint,
-    contents: Option<&Contents>,
-    strings: &mut Interner,
-    cluster: &Cluster,
-) {
-    let name = CheckpointName::parse(&checkpoint.name, checkpoint.kind);
-    let (mut identity, created) = archive::identify(name.as_ref(), contents);
-    strings.share(&mut identity);
-    checkpoint.identity = identity;
-    checkpoint.created = created.unwrap_or(checkpoint.modified);
-    declare(checkpoint, cluster);
-    checkpoint.states.set(States::ORPHAN, cluster.fate(checkpoint) == Fate::Gone);
-    if let Some(contents) = contents {
-        checkpoint.states.set(States::INCOMPLETE, contents.incomplete());
-        checkpoint.states.set(States::HAS_PARENT, contents.has_parent);
-        checkpoint.states.set(States::PRE_CHECKPOINT, contents.pre_checkpoint);
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,133 @@
+use std::fs::File;
+use std::os::fd::AsFd as _;
+use std::path::Path;
+
+use super::*;
+use crate::observe::archive::Limits;
+
+struct Watched {
+    folders: Vec<tempfile::TempDir>,
+    catalog: Catalog,
+}
+
+impl Watched {
+    fn new(directories: usize) -> Watched {
+        let folders: Vec<_> = (0..directories).map(|_| tempfile::tempdir().unwrap()).collect();
+        let catalog = Catalog::new(folders.iter().map(|folder| folder.path().to_owned()).collect());
+        Watched { folders, catalog }
+    }
+
+    fn path(&self, directory: usize) -> &Path {
+        self.folders[directory].path()
+    }
+
+    fn scan(&mut self, directory: usize) {
+        let dir = File::open(self.path(directory)).unwrap();
+        self.catalog.scan(directory as u16, dir.as_fd(), Holds::Archives).unwrap();
+    }
+
+    /// An event about an entry.
+    fn hear(&mut self, directory: usize, name: &str) {
+        let dir = File::open(self.path(directory)).unwrap();
+        self.catalog.refresh(directory as u16, dir.as_fd(), Holds::Archives, OsStr::new(name));
+    }
+
+    fn read_all(&mut self) {
+        for request in self.catalog.wanted(usize::MAX) {
+            let file = File::open(self.path(request.directory.into()).join(&request.name)).unwrap();
+            let contents = archive::read(&file, &Limits::default()).map(Box::new);
+            self.catalog.answer((request, contents.map_or(Reading::Unreadable, Reading::Contents)));
+        }
+    }
+
+    fn foreign(&self) -> usize {
+        self.catalog.inventory().foreign
+    }
+
+    fn states(&self, name: &str) -> States {
+        let mut all = self.catalog.inventory().checkpoints.iter();
+        all.find(|checkpoint| *checkpoint.name == *name).unwrap().states
+    }
+}
+
+/// A complete tar of empty files with these names.
+fn write_tar(path: &Path, entries: &[&str]) {
+    let mut builder = tar::Builder::new(File::create(path).unwrap());
+    for name in entries {
+        let mut header = tar::Header::new_ustar();
+        header.set_size(0);
+        header.set_mode(0o600);
+        builder.append_data(&mut header, name, std::io::empty()).unwrap();
+    }
+    builder.finish().unwrap();
+}
+
+#[test]
+fn what_is_no_checkpoint_is_counted_in_all_directories_and_after_each_event() {
+    let mut watched = Watched::new(2);
+    for (directory, name) in [(0, "a.txt"), (0, "b.txt"), (1, "c.txt")] {
+        std::fs::write(watched.path(directory).join(name), name).unwrap();
+    }
+    std::fs::create_dir(watched.path(1).join("folder")).unwrap();
+    watched.scan(0);
+    assert_eq!(watched.foreign(), 2);
+    watched.scan(1);
+    assert_eq!(watched.foreign(), 4);
+    watched.scan(0);
+    assert_eq!(watched.foreign(), 4, "those of the other directory are still there");
+    std::fs::write(watched.path(0).join("d.txt"), "d").unwrap();
+    watched.hear(0, "d.txt");
+    assert_eq!(watched.foreign(), 5);
+    std::fs::rename(watched.path(0).join("d.txt"), watched.path(0).join("e.txt")).unwrap();
+    watched.hear(0, "d.txt");
+    assert_eq!(watched.foreign(), 4);
+    watched.hear(0, "e.txt");
+    write_tar(&watched.path(0).join("mine.tar"), &["config.dump", "spec.dump", "checkpoint/pages-1.img"]);
+    watched.hear(0, "mine.tar");
+    assert_eq!(watched.foreign(), 6, "nobody has looked into it yet");
+    watched.read_all();
+    watched.catalog.forget_directory(1);
+    assert_eq!(watched.foreign(), 4);
+}
+
+#[test]
+fn what_waits_to_be_read_stands_in_the_queue_once_however_often_it_is_looked_at() {
+    let mut watched = Watched::new(1);
+    let folder = watched.path(0).to_owned();
+    let names: Vec<String> = (0..50)
+        .map(|n| format!("checkpoint-web_team-app-2026-01-01T00:00:{n:02}Z.tar"))
+        .chain((0..50).map(|n| format!("stranger-{n}")))
+        .collect();
+    names.iter().for_each(|name| write_tar(&folder.join(name), &["config.dump"]));
+    for round in 0..10 {
+        watched.scan(0);
+        // Also when it has become another one meanwhile.
+        for name in &names {
+            write_tar(&folder.join(name), &vec!["config.dump"; round + 1]);
+            watched.hear(0, name);
+        }
+    }
+    assert_eq!(watched.catalog.unread.len(), names.len());
+    watched.read_all();
+    assert!(!watched.catalog.has_unread());
+    let is_read = |checkpoint: &Checkpoint| !checkpoint.states.contains(States::BEING_WRITTEN);
+    assert!(watched.catalog.inventory().checkpoints.iter().all(is_read));
+}
+
+#[test]
+fn what_changes_while_it_is_read_is_read_again() {
+    let mut watched = Watched::new(1);
+    let name = "checkpoint-web_team-app-2026-01-01T00:00:00Z.tar";
+    let path = watched.path(0).join(name);
+    write_tar(&path, &["config.dump"]);
+    watched.scan(0);
+    let asked = watched.catalog.wanted(usize::MAX);
+    write_tar(&path, &["config.dump", "spec.dump"]);
+    watched.hear(0, name);
+    for request in asked {
+        watched.catalog.answer((request, Reading::Stale));
+    }
+    assert!(watched.states(name).contains(States::BEING_WRITTEN));
+    watched.read_all();
+    assert!(!watched.states(name).contains(States::BEING_WRITTEN));
+}
