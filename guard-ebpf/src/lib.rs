@@ -215,7 +215,9 @@ pub struct Directory {
     /// Base 2 logarithm of the block size.
     pub block_bits: u32,
     /// Base 2 logarithm of the blocks in a cluster (0 without ext4's bigalloc).
-    pub cluster_bits: u32,
+    pub cluster_bits: u16,
+    /// Where it stands in [`Watched::directories`], see `filter::find` of the program.
+    pub place: u16,
 }
 
 /// All watched directories.
