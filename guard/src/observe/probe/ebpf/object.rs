@@ -10,7 +10,7 @@ use aya::{Btf, Ebpf, EbpfLoader};
 use guard_ebpf::{Offsets, names};
 
 use super::super::ProbeError;
-use super::super::surroundings::Capabilities;
+use super::super::surroundings::{Capabilities, locked_memory_advice};
 
 /// The object that `cargo xtask build-ebpf` made.
 pub(super) static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/guard-ebpf.o"));
@@ -167,24 +167,31 @@ pub(super) fn refused(what: &str, error: &(dyn std::error::Error + 'static)) -> 
     ProbeError::Refused { what: what.to_owned(), reason, errno }
 }
 
-fn advice(errno: i32) -> Option<&'static str> {
-    match errno {
-        libc::EPERM | libc::EACCES if Capabilities::read().missing().is_empty() => Some(
-            "the capabilities for it are held, so it is the kernel's configuration that refuses, its lockdown, or a \
-             seccomp profile",
-        ),
-        libc::EPERM | libc::EACCES => Some(
-            "it needs CAP_BPF and CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8), a seccomp profile that lets bpf(2) \
-             pass, and no lockdown=confidentiality",
-        ),
-        libc::ENOENT => Some("this kernel has no such hook"),
-        libc::ENOMEM => Some("out of memory, or above RLIMIT_MEMLOCK (it counts for eBPF before Linux 5.11)"),
-        libc::ENOSYS => Some(
-            "this kernel was built without it, or the guard's own sandbox does not let it pass: perf_event_open(2), \
-             which kprobes take, is only to be had with [sandbox] mode = \"off\"",
-        ),
-        _ => None,
+fn advice(errno: i32) -> Option<String> {
+    if matches!(errno, libc::EPERM | libc::ENOMEM)
+        && Capabilities::read().missing().is_empty()
+        && let Some(advice) = locked_memory_advice()
+    {
+        return Some(advice);
     }
+    let advice = match errno {
+        libc::EPERM | libc::EACCES if Capabilities::read().missing().is_empty() => {
+            "the capabilities for it are held, so it is the kernel's configuration that refuses, its lockdown, or a \
+             seccomp profile"
+        }
+        libc::EPERM | libc::EACCES => {
+            "it needs CAP_BPF and CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8), a seccomp profile that lets bpf(2) \
+             pass, and no lockdown=confidentiality"
+        }
+        libc::ENOENT => "this kernel has no such hook",
+        libc::ENOMEM => "out of memory",
+        libc::ENOSYS => {
+            "this kernel was built without it, or the guard's own sandbox does not let it pass: perf_event_open(2), \
+             which kprobes take, is let through with [probe] mode = \"kprobe\""
+        }
+        _ => return None,
+    };
+    Some(advice.to_owned())
 }
 
 /// Maps that the object keeps are closed with it, those taken out with their owner.
