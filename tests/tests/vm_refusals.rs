@@ -1,6 +1,8 @@
 //! What the guard does where the kernel, or whoever started it, grants less: it says what is missing, and goes on with what
 //! remains. Root only.
 
+use std::path::Path;
+
 use guard::model::Bytes;
 use tests::loopfs::{Filesystem, LoopMount};
 use tests::scene::Scene;
@@ -92,9 +94,13 @@ fn kprobes_that_are_asked_for_work_inside_the_sandbox() {
         println!("SKIPPED vm_refusals: this kernel has no kprobes");
         return;
     }
-    if kernel().is_some() {
-        // Debian's kernels come with 3, which only CAP_SYS_ADMIN passes, and the guard gives that up.
-        std::fs::write("/proc/sys/kernel/perf_event_paranoid", "2").unwrap();
+    // Debian's kernels come with 3, which only CAP_SYS_ADMIN passes.
+    let paranoid = Path::new("/proc/sys/kernel/perf_event_paranoid");
+    if kernel().is_some() && std::fs::read_to_string(paranoid).unwrap().trim() == "3" {
+        let mut refused = scene.setting.launch(&[], &mut |_| {});
+        assert!(!refused.wait().success(), "{}", refused.log());
+        assert!(refused.log().contains("perf_event_paranoid is 3"), "{}", refused.log());
+        std::fs::write(paranoid, "2").unwrap();
     }
     let mut daemon = scene.setting.start();
     daemon.wait_until("counting", |daemon| daemon.log().contains(COUNTS));

@@ -43,6 +43,17 @@ pub(super) fn locked_memory_advice() -> Option<String> {
     locked_memory_limit().map(|limit| format!("{limit}: {LIFT_LOCKED_MEMORY}"))
 }
 
+/// Why a kprobe was refused with EACCES: Debian and Ubuntu know a level of `kernel.perf_event_paranoid` above 2, which only
+/// CAP_SYS_ADMIN passes, and the guard has given that up.
+#[cfg_attr(not(feature = "ebpf"), expect(dead_code, reason = "only who loads is refused"))]
+pub(super) fn perf_advice() -> Option<String> {
+    let level = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").ok()?;
+    let level: i32 = level.trim().parse().ok()?;
+    (level > 2).then(|| {
+        format!("kernel.perf_event_paranoid is {level}, which only CAP_SYS_ADMIN passes: set it to 2")
+    })
+}
+
 /// `/sys/kernel/security/lockdown`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lockdown {

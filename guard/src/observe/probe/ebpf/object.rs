@@ -10,7 +10,7 @@ use aya::{Btf, Ebpf, EbpfLoader};
 use guard_ebpf::{Offsets, names};
 
 use super::super::ProbeError;
-use super::super::surroundings::{Capabilities, locked_memory_advice};
+use super::super::surroundings::{Capabilities, Lockdown, locked_memory_advice, perf_advice};
 
 /// The object that `cargo xtask build-ebpf` made.
 pub(super) static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/guard-ebpf.o"));
@@ -95,11 +95,20 @@ impl Object {
             Ok(()) | Err(ProgramError::AlreadyLoaded) => {}
             Err(error) => return Err(error),
         }
-        match program {
-            Program::RawTracePoint(program) => program.attach(hook).map(Link::Tracepoint),
-            Program::KProbe(program) => program.attach(hook, 0).map(Link::Probe),
-            Program::FEntry(program) => program.attach().map(Link::Entry),
-            Program::FExit(program) => program.attach().map(Link::Exit),
+        match (program, &self.types) {
+            (Program::RawTracePoint(program), _) => program.attach(hook).map(Link::Tracepoint),
+            (Program::KProbe(program), _) => program.attach(hook, 0).map(Link::Probe),
+            // Before Linux 5.13 such a program can be attached once only; another load makes it a new one.
+            (Program::FEntry(program), Some(types)) => program.attach().map(Link::Entry).or_else(|_| {
+                program.unload()?;
+                program.load(hook, types)?;
+                program.attach().map(Link::Entry)
+            }),
+            (Program::FExit(program), Some(types)) => program.attach().map(Link::Exit).or_else(|_| {
+                program.unload()?;
+                program.load(hook, types)?;
+                program.attach().map(Link::Exit)
+            }),
             _ => Err(ProgramError::UnexpectedProgramType),
         }
     }
@@ -171,6 +180,16 @@ fn advice(errno: i32) -> Option<String> {
     if matches!(errno, libc::EPERM | libc::ENOMEM)
         && Capabilities::read().missing().is_empty()
         && let Some(advice) = locked_memory_advice()
+    {
+        return Some(advice);
+    }
+    if matches!(errno, libc::EPERM | libc::EINVAL) && Lockdown::read().hides_kernel_memory() {
+        let advice =
+            "lockdown=confidentiality lets no program read kernel memory: boot with lockdown=integrity";
+        return Some(advice.to_owned());
+    }
+    if errno == libc::EACCES
+        && let Some(advice) = perf_advice()
     {
         return Some(advice);
     }
