@@ -7,7 +7,7 @@ pub fn kernel() -> Option<String> {
     std::env::var("CHECKPOINT_GUARD_VM").ok()
 }
 
-/// How long to wait for what comes within `here` on this machine: an emulated processor takes twenty times as long, and
+/// How long to wait for what comes within `here` on this machine: an emulated processor takes many times as long, and
 /// two of them share this machine's with whatever else runs there.
 pub fn patience(here: Duration) -> Duration {
     if kernel().is_some() { here * 6 } else { here }
