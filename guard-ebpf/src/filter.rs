@@ -1,6 +1,6 @@
 //! Whose file is this: does it lie in a watched directory, at any depth?
 
-use guard_ebpf::{Counting, DEPTH, Directory, Watched};
+use guard_ebpf::{Counting, DEPTH, DIRECTORIES, Directory, Watched};
 
 use crate::kernel::{Dentry, Inode};
 use crate::maps::WATCHED;
@@ -70,19 +70,41 @@ fn above(watched: &'static Watched, mut dentry: Dentry) -> Option<&'static Direc
     None
 }
 
+/// Hardly any node watches more; what comes after these is looked at only where there are more.
+const USUAL: usize = 4;
+
+/// The first directory that matches. Unused entries are zeros, and match nothing that is asked for.
+///
+/// Two loops of constant length, which the compiler unrolls, and no counter: kernels before 6.12 compare each state of a
+/// loop with all before it, which for a loop in a loop took minutes.
 #[inline(always)]
 pub(crate) fn find(
     watched: &'static Watched,
     matches: impl Fn(&Directory) -> bool,
 ) -> Option<&'static Directory> {
-    // Two bounds: the verifier wants a constant one.
-    for (index, directory) in watched.directories.iter().enumerate() {
-        if index as u64 >= watched.count {
-            return None;
-        }
+    let (usual, more) = watched.directories.split_at(USUAL);
+    for directory in usual {
         if matches(directory) {
-            return Some(directory);
+            return Some(same(watched, directory));
+        }
+    }
+    if watched.count > USUAL as u64 {
+        for directory in more {
+            if matches(directory) {
+                return Some(same(watched, directory));
+            }
         }
     }
     None
+}
+
+/// `directory`, reached by a number that the verifier does not know: what follows is then verified once, and not once for
+/// each place in the table and each level of the walk.
+#[inline(always)]
+fn same(watched: &'static Watched, directory: &Directory) -> &'static Directory {
+    const { assert!(DIRECTORIES.is_power_of_two()) };
+    // SAFETY: `directory` is initialised. Volatile, or the compiler might take it for known.
+    let place = unsafe { core::ptr::read_volatile(&raw const directory.place) };
+    // SAFETY: masked into the bounds of the array.
+    unsafe { watched.directories.get_unchecked(usize::from(place) & (DIRECTORIES - 1)) }
 }

@@ -48,7 +48,7 @@ pub mod names {
     pub const BRAKED: &str = "BRAKED";
     /// Array of instants of `CLOCK_MONOTONIC` in nanoseconds, by [`BrakedDirectory::place`](crate::BrakedDirectory::place).
     pub const LEASES: &str = "LEASES";
-    /// Hash of [`RefusedKey`](crate::RefusedKey) to calls.
+    /// Hash of [`RefusedKey`](crate::RefusedKey) to [`RefusedValue`](crate::RefusedValue).
     pub const REFUSED: &str = "REFUSED";
     /// Programs of BPF LSM and their hooks, for the brake.
     pub const LSM: [(&str, &str); 5] = [
@@ -58,6 +58,10 @@ pub mod names {
         ("refuse_mkdir", "inode_mkdir"),
         ("refuse_mapping", "mmap_file"),
     ];
+    /// Programs that count the bytes of what those refuse, their functions, and how many arguments these must have: the
+    /// result stands behind the last. Without them the calls are counted alone.
+    pub const REFUSED_BYTES: [(&str, &str, u32); 2] =
+        [("refused_area", "rw_verify_area", 4), ("refused_allocation", "vfs_fallocate", 4)];
 
     /// The program that looks a file descriptor up, and the tracepoint it needs.
     pub const LEARNER: (&str, &str) = ("learn", "sys_enter");
@@ -211,7 +215,9 @@ pub struct Directory {
     /// Base 2 logarithm of the block size.
     pub block_bits: u32,
     /// Base 2 logarithm of the blocks in a cluster (0 without ext4's bigalloc).
-    pub cluster_bits: u32,
+    pub cluster_bits: u16,
+    /// Where it stands in [`Watched::directories`], see `filter::find` of the program.
+    pub place: u16,
 }
 
 /// All watched directories.
@@ -403,6 +409,16 @@ pub struct RefusedKey {
     pub comm: [u8; COMM],
 }
 
+/// What was refused to it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RefusedValue {
+    /// Calls that failed.
+    pub calls: u64,
+    /// What they would have written or allocated.
+    pub bytes: u64,
+}
+
 /// What could not be recorded.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -429,6 +445,7 @@ const _: () = {
     assert!(size_of::<BrakedDirectory>() == 8);
     assert!(size_of::<Braking>() == 24);
     assert!(size_of::<RefusedKey>() == 24);
+    assert!(size_of::<RefusedValue>() == 16);
 };
 
 #[cfg(feature = "user")]
@@ -457,7 +474,8 @@ mod pod {
         BrakeOffsets,
         BrakedDirectory,
         Braking,
-        RefusedKey
+        RefusedKey,
+        RefusedValue
     );
 }
 

@@ -4,7 +4,7 @@ use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LruHashMap, RingBuf};
 use guard_ebpf::{
     BrakedDirectory, Braking, Crossing, DIRECTORIES, Learn, LedgerKey, LedgerValue, Limit, Lost, RefusedKey,
-    SLOTS, Total, WakeRecord, Watched,
+    RefusedValue, SLOTS, Total, WakeRecord, Watched,
 };
 
 /// One entry, replaced as a whole: a lookup at a constant index compiles to an address.
@@ -53,7 +53,7 @@ pub(crate) static LEASES: Array<u64> = Array::with_max_entries(DIRECTORIES as u3
 
 /// The guard empties it every second or so; three or four programs write checkpoints.
 #[map]
-pub(crate) static REFUSED: HashMap<RefusedKey, u64> = HashMap::with_max_entries(256, 0);
+pub(crate) static REFUSED: HashMap<RefusedKey, RefusedValue> = HashMap::with_max_entries(256, 0);
 
 #[map]
 pub(crate) static LOST: Array<Lost> = Array::with_max_entries(1, 0);

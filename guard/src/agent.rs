@@ -306,7 +306,11 @@ impl Agent {
                     self.open(directory);
                 }
             }
-            Happened::Ended(label) => tracing::debug!(filesystem = label.as_str(), "loop ended"),
+            Happened::Ended(label) => {
+                tracing::debug!(filesystem = label.as_str(), "loop ended");
+                // Drops the line to it, for which it waits.
+                self.loops.retain(|_, handle| handle.label != label);
+            }
             Happened::Reloaded(result) => self.configure(*result),
         }
     }

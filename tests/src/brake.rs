@@ -1,10 +1,15 @@
 //! A filesystem whose brake engages, and what is the same to test whichever means holds it.
 
 use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use guard::model::Bytes;
 use nix::errno::Errno;
+use nix::time::{ClockId, clock_gettime};
 
 use crate::loopfs::LoopMount;
 use crate::sampler::Sampler;
@@ -126,6 +131,7 @@ pub fn storm(mount: LoopMount, mode: &str, refusal: Errno, time: Duration) -> By
         released["writers"][0]["comm"].as_str().is_some_and(|comm| comm.starts_with("storm")),
         "{released}"
     );
+    assert!(released["refusedBytes"].as_u64().is_some_and(|bytes| bytes > 0), "{released}");
     lowest
 }
 
@@ -149,4 +155,105 @@ fn rage(scene: &Scene, time: Duration) -> (Totals, u64) {
         std::thread::sleep(Duration::from_millis(5));
     }
     (storm.join(), beside)
+}
+
+/// What names its file to a [`Writer`].
+const WRITER: &str = "CHECKPOINT_GUARD_TEST_WRITER";
+
+/// Bytes of each of its writes.
+const WRITTEN_AT_ONCE: usize = 4096;
+
+/// Another process that writes over the same 4 KiB of a file again and again, until it is refused.
+#[derive(Debug)]
+pub struct Writer {
+    child: Child,
+    says: BufReader<ChildStdout>,
+}
+
+/// When a [`Writer`] was stopped, by `CLOCK_MONOTONIC`.
+#[derive(Clone, Copy, Debug)]
+pub struct Stopped {
+    /// The beginning of its last write that was done.
+    pub last_began: Duration,
+    /// The end of the first that was refused.
+    pub refused: Duration,
+}
+
+impl Writer {
+    /// Starts one, and waits until it has its file open and writes. The calling test program must have a test of the name
+    /// `writer` that calls [`be_writer`].
+    #[track_caller]
+    pub fn start(path: &Path) -> Writer {
+        let program = std::env::current_exe().expect("/proc is there");
+        let mut command = Command::new(program);
+        command.args(["--exact", "writer", "--nocapture", "--quiet"]).env(WRITER, path);
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("a test program starts");
+        let says = BufReader::new(child.stdout.take().expect("it is piped"));
+        let mut writer = Writer { child, says };
+        writer.line("writes");
+        writer
+    }
+
+    /// What it says once it is refused.
+    #[track_caller]
+    pub fn stopped(mut self) -> Stopped {
+        let line = self.line("stopped");
+        let mut words = line.split_whitespace().skip(1).map(|word| word.parse().map(Duration::from_nanos));
+        let mut next = || words.next().expect("two of them").expect("numbers");
+        let stopped = Stopped { last_began: next(), refused: next() };
+        assert!(self.child.wait().is_ok_and(|status| status.success()));
+        stopped
+    }
+
+    #[track_caller]
+    fn line(&mut self, begin: &str) -> String {
+        let mut line = String::new();
+        while !line.starts_with(begin) {
+            line.clear();
+            assert!(self.says.read_line(&mut line).expect("a pipe") > 0, "it ended without {begin:?}");
+        }
+        line
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // Err: it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The body of the test `writer`: nothing, unless the process is a [`Writer`].
+pub fn be_writer(refusal: Errno) {
+    let Some(path) = std::env::var_os(WRITER) else { return };
+    let file = File::options().write(true).create(true).truncate(false).open(path).expect("not refused yet");
+    let block = [7; WRITTEN_AT_ONCE];
+    file.write_all_at(&block, 0).expect("not refused yet");
+    let mut output = std::io::stdout();
+    writeln!(output, "\nwrites").and_then(|()| output.flush()).expect("somebody reads");
+    let mut last_began = Duration::ZERO;
+    loop {
+        let began = monotonic();
+        if is_refused(file.write_all_at(&block, 0), refusal) {
+            break;
+        }
+        last_began = began;
+    }
+    let refused = monotonic();
+    let (last_began, refused) = (last_began.as_nanos(), refused.as_nanos());
+    writeln!(output, "\nstopped {last_began} {refused}")
+        .and_then(|()| output.flush())
+        .expect("somebody reads");
+}
+
+/// `CLOCK_MONOTONIC`, which all processes share.
+pub fn monotonic() -> Duration {
+    clock_gettime(ClockId::CLOCK_MONOTONIC).expect("every kernel has it").into()
+}
+
+/// The one in the middle.
+pub fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    times[times.len() / 2]
 }

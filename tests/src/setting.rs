@@ -11,6 +11,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::http::{free_address, get};
+use crate::vm::patience;
 
 /// Longer than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -249,7 +250,12 @@ impl Daemon {
             if let Some(status) = self.child.try_wait().expect("a child can be waited for") {
                 panic!("the guard ended with {status} before it was {what}:\n{}", self.log());
             }
-            assert!(began.elapsed() < PATIENCE, "not {what} after {PATIENCE:?}:\n{}", self.log());
+            assert!(
+                began.elapsed() < patience(PATIENCE),
+                "not {what} after {:?}:\n{}",
+                began.elapsed(),
+                self.log()
+            );
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -276,7 +282,11 @@ impl Daemon {
             if let Some(status) = self.child.try_wait().expect("a child can be waited for") {
                 return status;
             }
-            assert!(began.elapsed() < PATIENCE, "still running after {PATIENCE:?}:\n{}", self.log());
+            assert!(
+                began.elapsed() < patience(PATIENCE),
+                "still running after {PATIENCE:?}:\n{}",
+                self.log()
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
     }

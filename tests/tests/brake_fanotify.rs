@@ -8,10 +8,11 @@ use std::time::Duration;
 use guard::act::brake::LEASE;
 use guard::act::brake::helper::DEADMAN;
 use guard::model::Bytes;
+use guard::report::socket::{Client, Request};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use tests::brake::{self, PATIENCE, create, now, settings, until_open};
+use tests::brake::{self, PATIENCE, Writer, create, median, monotonic, now, settings, until_open};
 use tests::loopfs::{Filesystem, LoopMount};
 use tests::scene::Scene;
 use tests::setting::Daemon;
@@ -360,4 +361,40 @@ fn a_truncated_archive_of_a_refused_writer_goes_first_and_lets_go_of_the_brake()
     let brakes: Vec<_> =
         lines.iter().filter(|line| line["kind"] == "Brake").map(|line| &line["engaged"]).collect();
     assert_eq!(brakes, [true, false]);
+}
+
+#[test]
+fn writer() {
+    brake::be_writer(refusal());
+}
+
+/// From an operator's wish at the socket to the first write that is refused to somebody who writes all the time: through
+/// the loop, the helper, and the kernel's question to it.
+#[test]
+fn who_is_writing_is_refused_within_milliseconds() {
+    const ROUNDS: usize = 9;
+    if !can_brake() || !stops_writes() {
+        println!("SKIPPED: writes in progress are stopped since Linux 6.14");
+        return;
+    }
+    let scene = helpless();
+    let mut daemon = scene.setting.start();
+    wait_for_brake(&scene, &mut daemon);
+    let socket = scene.setting.socket();
+    let mut times = Vec::new();
+    for _ in 0..ROUNDS {
+        let release = Request::BrakeRelease { filesystem: None, inhibit_seconds: 3600 };
+        Client::ask(&socket, &release).unwrap();
+        // It looks again, finds itself near critical, and asks to be told of writes.
+        daemon.keeps_running_for(Duration::from_millis(1500));
+        let writer = Writer::start(&scene.directory().join("under-way.tar"));
+        let began = monotonic();
+        Client::ask(&socket, &Request::BrakeEngage { filesystem: None, seconds: None }).unwrap();
+        let done = monotonic();
+        let stopped = writer.stopped();
+        assert!(stopped.last_began <= done, "a write began after the answer and was let through");
+        times.push(stopped.refused.saturating_sub(began));
+    }
+    println!("from the wish to the refusal: {times:?}");
+    assert!(median(times.clone()) < Duration::from_millis(10), "{times:?}");
 }

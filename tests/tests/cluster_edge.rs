@@ -1,5 +1,6 @@
 //! The guard and a real API server: pool, annotations, orphans, Events. tests/tests/cluster_outages.rs has the ways to fail.
 
+use std::fs::File;
 use std::time::Duration;
 
 use guard::model::Bytes;
@@ -189,5 +190,41 @@ fn case_12_events_tell_the_node_and_the_pod_what_happened() {
     eventually(&daemon, "told that it is over", || has("Normal", "CheckpointPressureOver", "available"));
     let published = daemon.metric("checkpoint_guard_events_total{outcome=\"published\"}").unwrap();
     assert!((5.0..=12.0).contains(&published), "{published}\n{:#?}", of_node());
+    daemon.stop();
+}
+
+#[test]
+fn the_node_is_told_when_writers_are_refused_and_when_they_are_let_through_again() {
+    let Some(server) = shared() else { return };
+    server.grant(&shipped_rules());
+    server.node("brake-1", &json!({}));
+    let scene = scene(&server, "guard", "brake-1", "");
+    let pinned = archive(&scene, "team", "web", NOBODY, 1);
+    std::fs::write(scene.directory().join(format!("{pinned}.keep")), "").unwrap();
+    scene.configure(&format!("{UNHURRIED}[brake]\nmode = \"auto\"\n"));
+    let mut daemon = scene.setting.start();
+    if daemon.log().contains("no brake here") {
+        println!("SKIPPED cluster_edge: this kernel has no brake");
+        return;
+    }
+    daemon.wait_until("current", is_current);
+    let has = |kind: &str, reason: &str, words: &[&str]| {
+        let events = server.events("default", "Node", "brake-1");
+        events.iter().any(|event| {
+            event.0 == kind && event.1 == reason && words.iter().all(|word| event.2.contains(word))
+        })
+    };
+    let filler = scene.leave(Bytes::mib(8));
+    let directory = scene.directory().display().to_string();
+    eventually(&daemon, "told of the brake", || {
+        has("Warning", "CheckpointBrakeEngaged", &["are refused", &directory, "fanotify", "critical"])
+            || has("Warning", "CheckpointBrakeEngaged", &["are refused", &directory, "lsm", "critical"])
+    });
+    let refused = File::create(scene.directory().join("attempt.tar"));
+    assert!(refused.is_err(), "the Event is true");
+    std::fs::write(filler, "").unwrap();
+    eventually(&daemon, "told that it lets go", || {
+        has("Normal", "CheckpointBrakeReleased", &["are let through again", &directory])
+    });
     daemon.stop();
 }

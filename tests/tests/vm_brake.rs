@@ -2,14 +2,16 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
-use guard::act::brake::LEASE;
-use guard::model::Bytes;
+use guard::act::brake::lsm::LsmBrake;
+use guard::act::brake::{LEASE, Stance};
+use guard::model::{Bytes, Monotonic};
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
 use nix::sys::signal::Signal;
-use tests::brake::{self, create, now, settings, until_open};
+use tests::brake::{self, Writer, create, median, monotonic, now, settings, until_open};
 use tests::loopfs::{Filesystem, LoopMount};
 use tests::scene::Scene;
 
@@ -77,6 +79,8 @@ fn writers_are_refused_also_in_the_middle_and_nobody_else() {
     daemon.wait_until("counting", |daemon| {
         let calls = daemon.metric("checkpoint_guard_brake_refused_calls_total{writer=\"other\"}");
         calls.is_some_and(|calls| calls >= 5.0)
+            // The write and what fallocate(2) was to allocate.
+            && daemon.metric("checkpoint_guard_brake_refused_bytes_total") == Some(4096.0 + 65536.0)
     });
     let engaged = daemon.audit().into_iter().find(|line| line["kind"] == "Brake").unwrap();
     assert_eq!((&engaged["engaged"], &engaged["mode"]), (&true.into(), &"lsm".into()));
@@ -85,6 +89,49 @@ fn writers_are_refused_also_in_the_middle_and_nobody_else() {
     create(&scene, "released.tar").expect("in force when the command has ended").write_all(b"x").unwrap();
     assert!(scene.setting.run(&["brake", "engage"]).status.success());
     assert!(is_refused(create(&scene, "engaged.tar")), "in force when the command has ended");
+}
+
+#[test]
+fn writer() {
+    brake::be_writer(Errno::ENOSPC);
+}
+
+/// Engaging is one write to a map, which takes less than a millisecond (the median: now and then somebody else has the
+/// processor); and no write that begins later is done, also of a file that was open before.
+#[test]
+fn engaging_takes_less_than_a_millisecond_and_then_no_write_is_let_through() {
+    const ROUNDS: usize = 9;
+    if !has_lsm() {
+        return;
+    }
+    let mount = LoopMount::new(Filesystem::Tmpfs, Bytes::mib(64));
+    let directory = File::open(mount.path()).unwrap();
+    let brake = LsmBrake::load(|| Monotonic(monotonic())).unwrap();
+    let key = brake.watch(directory.as_fd()).unwrap();
+    let (mut taken, mut times) = (Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        brake.set(key, Stance::Ready);
+        let writer = Writer::start(&mount.path().join("under-way.tar"));
+        let began = monotonic();
+        brake.set(key, Stance::Refusing);
+        let done = monotonic();
+        let stopped = writer.stopped();
+        assert!(stopped.last_began <= done, "round {round}: a write began later and was let through");
+        taken.push(done - began);
+        times.push(stopped.refused.saturating_sub(began));
+        let refusals = brake.take_refusals(key);
+        let writer = &refusals.writers[0];
+        assert_eq!((writer.comm.as_str(), writer.calls, writer.bytes), ("writer", 1, 4096), "{refusals:?}");
+    }
+    println!(
+        "engaging took {taken:?}; the writer, on a processor that takes turns with this one, knew after {times:?}"
+    );
+    assert!(median(taken.clone()) < Duration::from_millis(1), "{taken:?}");
+    let began = monotonic();
+    brake.set(key, Stance::Ready);
+    let took = monotonic() - began;
+    assert!(took < Duration::from_millis(20), "{took:?}");
+    drop(Writer::start(&mount.path().join("under-way.tar")));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use guard::model::Bytes;
-use guard::observe::probe::{Backend, Coverage};
+use guard::observe::probe::{Backend, Coverage, survey_of};
 use tests::coverage::{Row, TRIALS, directory, series};
 use tests::loopfs::{Filesystem, LoopMount};
 use tests::watching::Watching;
@@ -19,7 +19,12 @@ fn rows() -> Vec<Row> {
             let Some(watching) = Watching::through(backend, mount.clone()) else { continue };
             if watching.coverage != Coverage::Nothing {
                 rows.push(Row::find_out(backend.as_str(), filesystem.as_str(), &watching));
+                continue;
             }
+            // Not in the table, so that somebody looks why.
+            let attempts = survey_of(watching.directory());
+            let attempt = attempts.iter().find(|attempt| attempt.backend == backend);
+            println!("nothing on {} through {backend}: {attempt:?}", filesystem.as_str());
         }
     }
     rows

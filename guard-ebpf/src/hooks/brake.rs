@@ -4,11 +4,11 @@
 //! passes `refuse_write`: nearly all of them leave it after one look at a map. Not stopped: stores into a mapping that
 //! exists already, and ftruncate(2), which allocates nothing.
 
-use aya_ebpf::bindings::bpf_pidns_info;
+use aya_ebpf::bindings::{BPF_NOEXIST, bpf_pidns_info};
 use aya_ebpf::helpers::{bpf_get_current_comm, bpf_get_ns_current_pid_tgid, bpf_ktime_get_ns};
-use aya_ebpf::macros::lsm;
-use aya_ebpf::programs::LsmContext;
-use guard_ebpf::{BrakedDirectory, Braking, DEPTH, RefusedKey};
+use aya_ebpf::macros::{fexit, lsm};
+use aya_ebpf::programs::{FExitContext, LsmContext};
+use guard_ebpf::{BrakedDirectory, Braking, DEPTH, RefusedKey, RefusedValue};
 
 use crate::kernel::{Dentry, File, read};
 use crate::maps::{BRAKED, BRAKING, LEASES, REFUSED};
@@ -26,6 +26,8 @@ macro_rules! offset {
 const NO_SPACE: i32 = -28;
 /// `MAY_WRITE`, `MAY_APPEND` (include/linux/fs.h).
 const WRITES: u32 = 0x2 | 0x8;
+/// `WRITE` (include/linux/kernel.h), the direction.
+const WRITE: u32 = 1;
 /// `FMODE_WRITE`.
 const FMODE_WRITE: u32 = 0x2;
 const PROT_WRITE: u64 = 0x2;
@@ -84,6 +86,38 @@ pub(crate) fn refuse_mapping(context: LsmContext) -> i32 {
         return 0;
     }
     refuse(braking, File(file).dentry())
+}
+
+/// `rw_verify_area(direction, file, position, count) = error`: what asks `file_permission` for whoever writes, and knows
+/// what that hook is not told: how many bytes.
+#[fexit]
+pub(crate) fn refused_area(context: FExitContext) -> i32 {
+    let (direction, error): (u32, i32) = (context.arg(0), context.arg(4));
+    if error == NO_SPACE && direction == WRITE {
+        count_bytes(File(context.arg(1)), context.arg(3));
+    }
+    0
+}
+
+/// `vfs_fallocate(file, mode, offset, length) = error`, which asks `file_permission` by itself.
+#[fexit]
+pub(crate) fn refused_allocation(context: FExitContext) -> i32 {
+    if context.arg::<i32>(4) == NO_SPACE {
+        count_bytes(File(context.arg(0)), context.arg(3));
+    }
+    0
+}
+
+/// Adds to what was refused just now; a filesystem that is full fails alike, but nobody has been counted then.
+#[inline(always)]
+fn count_bytes(file: File, bytes: u64) {
+    if braking().is_some()
+        && let Some(BrakedDirectory { place, .. }) = directory_above(file.dentry())
+        && let Some(refused) = REFUSED.get_ptr_mut(key(place))
+    {
+        // SAFETY: it points into the map.
+        unsafe { crate::atomic::add(&raw mut (*refused).bytes, bytes) };
+    }
 }
 
 /// Who we are, while there is any directory. The usual case ends here.
@@ -162,14 +196,20 @@ fn is_marker(dentry: Dentry) -> bool {
 }
 
 #[inline(always)]
+fn key(place: u32) -> RefusedKey {
+    RefusedKey { place, pad: 0, comm: bpf_get_current_comm().unwrap_or_default() }
+}
+
+#[inline(always)]
 fn count(place: u32) {
-    let comm = bpf_get_current_comm().unwrap_or_default();
-    let key = RefusedKey { place, pad: 0, comm };
-    if REFUSED.get_ptr_mut(key).is_none() && REFUSED.insert(key, 0, 0).is_err() {
+    let key = key(place);
+    if REFUSED.get_ptr_mut(key).is_none() && REFUSED.insert(key, NOTHING, BPF_NOEXIST.into()).is_err() {
         return;
     }
-    if let Some(calls) = REFUSED.get_ptr_mut(key) {
+    if let Some(refused) = REFUSED.get_ptr_mut(key) {
         // SAFETY: it points into the map.
-        unsafe { crate::atomic::add(calls, 1) };
+        unsafe { crate::atomic::add(&raw mut (*refused).calls, 1) };
     }
 }
+
+const NOTHING: RefusedValue = RefusedValue { calls: 0, bytes: 0 };

@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, atomic::Ordering};
 use std::time::Duration;
 
@@ -50,6 +50,7 @@ pub(super) enum Message {
 
 /// The handle that the rest of the agent has on a loop.
 pub(super) struct Handle {
+    pub(super) label: FilesystemLabel,
     pub(super) messages: Sender<Message>,
     pub(super) bell: Arc<EventFd>,
     pub(super) thread: std::thread::JoinHandle<()>,
@@ -166,6 +167,8 @@ const LOOK_UPS_MAX: usize = 1024;
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// The shortest: in this time the fastest writers measured write 12 MiB.
 const SLEEP_MIN: Duration = Duration::from_millis(2);
+/// How often a loop that has ended looks whether the whole guard is to.
+const HAND_BACK_EVERY: Duration = Duration::from_millis(50);
 /// A writer who is not out of the kernel's books after so many turns has opened the file again.
 const CLOSING_TRIES: u32 = 50;
 /// What happens in the directories, and what the reader has read, is taken in this often at most: in a storm of small files
@@ -244,6 +247,7 @@ impl Filesystem {
             is_acquainted: false,
         };
         this.shared.brakes.enter(&this.label, messages.clone(), bell.clone());
+        let label = this.label.clone();
         let thread = std::thread::Builder::new().name(format!("fs-{name}")).spawn(move || {
             super::priority::raise();
             this.shared.metrics.filesystem(&this.label).begin();
@@ -252,7 +256,7 @@ impl Filesystem {
             this.add(directory, dir);
             this.run();
         })?;
-        Ok(Handle { messages, bell, thread })
+        Ok(Handle { label, messages, bell, thread })
     }
 
     fn run(&mut self) {
@@ -281,6 +285,21 @@ impl Filesystem {
         self.shared.publish_holdings(&self.label, None);
         self.shared.ask(&self.label, Vec::new);
         let _ = self.outbox.send(Happened::Ended(self.label.clone()));
+        self.hand_back();
+    }
+
+    /// A directory may have been handed to this loop while it ended; it is opened once more, for another loop. Until the
+    /// agent has taken the end in and lets go of its side of the line.
+    fn hand_back(&self) {
+        while !self.shared.stop.load(Ordering::Relaxed) {
+            match self.inbox.recv_timeout(HAND_BACK_EVERY) {
+                Ok(Message::Add(config, _)) => {
+                    let _ = self.outbox.send(Happened::Lost(config));
+                }
+                Ok(_) | Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
     }
 
     /// One turn: look, decide, act, report.

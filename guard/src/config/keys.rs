@@ -264,7 +264,7 @@ pub const KEYS: &[Key] = &[
         "`\"auto\"`, `\"raw-tracepoint\"`, `\"fexit\"`, `\"kprobe\"`, `\"off\"`",
         "\"auto\"",
         "How writes are seen. A named backend that does not work here is an error; `auto` takes the next one down. \
-         `off`: statfs and inotify only.",
+         `off`: statfs and inotify only. `kprobe` lets the sandbox pass perf_event_open(2).",
         "",
     ),
     key(

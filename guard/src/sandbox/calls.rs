@@ -13,6 +13,8 @@ pub enum Feature {
     Always,
     /// eBPF: `[probe] mode` is not `off`.
     Probe,
+    /// Kprobes: where `[probe] mode` asks for them, or they see more than what else there is.
+    Kprobes,
     /// The API server: `[kubernetes] mode` is not `off`.
     Kubernetes,
     /// `[notify] url`.
@@ -27,9 +29,10 @@ pub enum Feature {
 
 impl Feature {
     /// Every one.
-    pub const ALL: [Feature; 7] = [
+    pub const ALL: [Feature; 8] = [
         Feature::Always,
         Feature::Probe,
+        Feature::Kprobes,
         Feature::Kubernetes,
         Feature::Webhook,
         Feature::Command,
@@ -91,7 +94,7 @@ impl Call {
     }
 }
 
-use Feature::{Always, Command, Fanotify, Finder, Kubernetes, Probe, Webhook};
+use Feature::{Always, Command, Fanotify, Finder, Kprobes, Kubernetes, Probe, Webhook};
 
 const BOTH: &[Feature] = &[Always, Finder];
 const GUARD: &[Feature] = &[Always];
@@ -150,6 +153,9 @@ const IOCTLS: Only = Only::OneOf(
         0xc009_6616, // FS_IOC_GET_ENCRYPTION_POLICY_EX: whether a directory is encrypted
         0x801c_581f, // FS_IOC_FSGETXATTR, and
         0x401c_5820, // FS_IOC_FSSETXATTR: the extent size hint on xfs
+        0x4004_2408, // PERF_EVENT_IOC_SET_BPF, and
+        0x2400,      // PERF_EVENT_IOC_ENABLE, and
+        0x2401,      // PERF_EVENT_IOC_DISABLE: kprobes before Linux 5.15
     ],
 );
 
@@ -170,6 +176,9 @@ const BPF_COMMANDS: Only = Only::OneOf(
         28, // LINK_CREATE: the loader asks whether the kernel has it
     ],
 );
+
+/// `PERF_FLAG_FD_CLOEXEC`: a group of its own, of no control group, for no other program.
+const PERF_FLAGS: Only = Only::OneOf(4, &[8]);
 
 /// Every call that is allowed. In groups of purpose; each call once.
 pub const CALLS: &[Call] = &[
@@ -298,6 +307,8 @@ pub const CALLS: &[Call] = &[
     call!(SYS_shutdown, GUARD, "the end of an answer"),
     // eBPF.
     call!(SYS_bpf, &[Probe], BPF_COMMANDS, "count what is written"),
+    // CAP_BPF and CAP_PERFMON read kernel memory already: what perf adds to them is what it costs the node, not rights.
+    call!(SYS_perf_event_open, &[Kprobes], PERF_FLAGS, "attach a program to a kprobe", rare),
     // Kubernetes and the webhook, called; companions, told.
     call!(SYS_connect, &[Kubernetes, Webhook], "the API server, who is told of rounds, the resolver", rare),
     call!(SYS_getpeername, &[Kubernetes, Webhook], "whom it is connected to", rare),
@@ -367,7 +378,6 @@ mod tests {
             "keyctl",
             "add_key",
             "userfaultfd",
-            "perf_event_open",
             "io_uring_setup",
             "seccomp",
             "memfd_create",
@@ -380,5 +390,7 @@ mod tests {
         ] {
             assert!(CALLS.iter().all(|it| it.name() != call), "{call}");
         }
+        let perf = CALLS.iter().find(|it| it.name() == "perf_event_open").map(|it| it.features);
+        assert_eq!(perf, Some(&[Kprobes][..]), "for kprobes and nothing else");
     }
 }

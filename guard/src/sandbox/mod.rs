@@ -28,6 +28,7 @@ use crate::act::brake::starter;
 use crate::act::command;
 use crate::config::{Config, SandboxMode};
 use crate::observe::finder;
+use crate::observe::probe::lift_locked_memory_limit;
 
 /// What limits the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -124,6 +125,7 @@ pub fn enter(config: &Config, config_path: &Path) -> Sandbox {
     }
     let needs = Needs::of(config, config_path);
     needs.make_directories();
+    lift_locked_memory_limit();
     let no_new_privileges = no_new_privileges();
     let capabilities = capabilities::keep(&needs.capabilities);
     let (landlock, reach) = landlock::confine(&needs);

@@ -8,6 +8,7 @@ use caps::Capability::{self, *};
 
 use super::calls::Feature;
 use crate::config::{BrakeMode, Config, KubernetesMode, ProbeMode, SandboxReach};
+use crate::observe::host::kernel::Kernel;
 
 /// What is done with the files below a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +91,9 @@ impl Needs {
                 capabilities.push((CAP_SYS_ADMIN, "the same before Linux 5.8"));
             }
         }
+        if may_use_kprobes(config.probe, Kernel::here().version()) {
+            features.push(Feature::Kprobes);
+        }
         if bind.as_ref().is_some_and(is_low) {
             capabilities.push((CAP_NET_BIND_SERVICE, "[metrics] listen on a port below 1024"));
         }
@@ -150,6 +154,14 @@ pub(super) const RUNNER_CAPABILITIES: &[(Capability, &str)] = &[
     (CAP_DAC_OVERRIDE, "read archives that are not root's, and write the copy"),
     (CAP_FOWNER, "keep the times and the mode of what is copied"),
 ];
+
+/// Whether kprobes may be used: when they are asked for, and where they come before fexit because that does not see io_uring.
+fn may_use_kprobes(mode: ProbeMode, kernel: (u32, u32)) -> bool {
+    mode == ProbeMode::Kprobe || mode == ProbeMode::Auto && kernel < TELLS_IO_URING
+}
+
+/// From then on io_uring's tracepoint certainly tells which request is complete; 5.10's does not.
+const TELLS_IO_URING: (u32, u32) = (6, 1);
 
 /// Whether `config` lets writers be refused by fanotify.
 pub(super) fn may_brake_by_fanotify(config: &Config) -> bool {
@@ -324,6 +336,16 @@ mod tests {
         // Permission events are asked for by the starter and the helper it starts, never by the guard.
         let fanotify = needs("brake.mode = \"fanotify\"");
         assert!(!has(&fanotify, CAP_SYS_ADMIN) && fanotify.features.contains(&Feature::Fanotify));
+    }
+
+    #[test]
+    fn kprobes_are_let_in_where_they_are_asked_for_or_see_more() {
+        assert!(may_use_kprobes(ProbeMode::Kprobe, (7, 3)) && may_use_kprobes(ProbeMode::Auto, (5, 10)));
+        for mode in [ProbeMode::Fexit, ProbeMode::RawTracepoint, ProbeMode::Off] {
+            assert!(!may_use_kprobes(mode, (5, 10)), "{mode:?}");
+        }
+        assert!(!may_use_kprobes(ProbeMode::Auto, (6, 1)));
+        assert!(needs("probe.mode = \"kprobe\"").features.contains(&Feature::Kprobes));
     }
 
     #[test]

@@ -102,12 +102,12 @@ impl LsmBrake {
         }
     }
 
-    /// See [`super::Backend::take_refusals`]. How many bytes a call would have written is not told to these programs.
+    /// See [`super::Backend::take_refusals`].
     pub fn take_refusals(&self, key: Key) -> Refusals {
         let mut state = self.lock();
         for refused in self.refusing.take_refused() {
             if let Some(directory) = state.directories.get_mut(&Key(refused.place)) {
-                add_writer(&mut directory.refusals.writers, &refused.comm, refused.calls, 0);
+                add_writer(&mut directory.refusals.writers, &refused.comm, refused.calls, refused.bytes);
             }
         }
         state.directories.get_mut(&key).map(|it| std::mem::take(&mut it.refusals)).unwrap_or_default()

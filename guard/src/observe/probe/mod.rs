@@ -27,6 +27,8 @@ pub use error::ProbeError;
 #[cfg(not(feature = "ebpf"))]
 pub use without::{Probe, RefusedCalls, Refusing, Wakes};
 
+pub use surroundings::lift_locked_memory_limit;
+
 #[cfg(feature = "ebpf")]
 use self::ebpf::attempts as ebpf_attempts;
 #[cfg(not(feature = "ebpf"))]

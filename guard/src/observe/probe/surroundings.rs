@@ -2,6 +2,58 @@
 
 use std::fmt;
 
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
+
+use crate::observe::host::kernel::Kernel;
+
+/// The first kernel whose maps and programs count for the control group's memory, not for `RLIMIT_MEMLOCK`.
+const COUNTS_FOR_CGROUP: (u32, u32) = (5, 11);
+
+/// Lifts `RLIMIT_MEMLOCK`, which a kernel before Linux 5.11 holds against maps and programs: 64 KiB by default. To be
+/// called while `CAP_SYS_RESOURCE` is held, if it ever was; without it the limit goes as high as it may.
+pub fn lift_locked_memory_limit() {
+    if Kernel::here().version() >= COUNTS_FOR_CGROUP {
+        return;
+    }
+    let resource = Resource::RLIMIT_MEMLOCK;
+    if setrlimit(resource, RLIM_INFINITY, RLIM_INFINITY).is_err()
+        && let Ok((_, hard)) = getrlimit(resource)
+        && let Err(error) = setrlimit(resource, hard, hard)
+    {
+        tracing::debug!(%error, "RLIMIT_MEMLOCK stays as it is");
+    }
+}
+
+/// What the kernel holds against maps and programs, where it does so and where that is little.
+fn locked_memory_limit() -> Option<String> {
+    let (soft, _) = getrlimit(Resource::RLIMIT_MEMLOCK).ok()?;
+    let counts = Kernel::here().version() < COUNTS_FOR_CGROUP && soft < LOCKED_MEMORY_WANTED;
+    counts.then(|| format!("RLIMIT_MEMLOCK is {} KiB, which counts for eBPF before Linux 5.11", soft >> 10))
+}
+
+/// Maps and programs take about 3 MiB; what other processes of the same user have loaded counts too.
+const LOCKED_MEMORY_WANTED: u64 = 64 << 20;
+
+/// What to do about it.
+const LIFT_LOCKED_MEMORY: &str = "lift it (systemd: LimitMEMLOCK=infinity) or grant CAP_SYS_RESOURCE";
+
+/// Why a kernel that lets others in refused with EPERM, when it is the limit of locked memory.
+#[cfg_attr(not(feature = "ebpf"), expect(dead_code, reason = "only who loads is refused"))]
+pub(super) fn locked_memory_advice() -> Option<String> {
+    locked_memory_limit().map(|limit| format!("{limit}: {LIFT_LOCKED_MEMORY}"))
+}
+
+/// Why a kprobe was refused with EACCES: Debian and Ubuntu know a level of `kernel.perf_event_paranoid` above 2, which only
+/// CAP_SYS_ADMIN passes, and the guard has given that up.
+#[cfg_attr(not(feature = "ebpf"), expect(dead_code, reason = "only who loads is refused"))]
+pub(super) fn perf_advice() -> Option<String> {
+    let level = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").ok()?;
+    let level: i32 = level.trim().parse().ok()?;
+    (level > 2).then(|| {
+        format!("kernel.perf_event_paranoid is {level}, which only CAP_SYS_ADMIN passes: set it to 2")
+    })
+}
+
 /// `/sys/kernel/security/lockdown`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lockdown {
@@ -85,6 +137,9 @@ pub(super) fn remedy(errno: Option<i32>, others: Others) -> Option<String> {
         libc::EPERM | libc::EACCES if !missing.is_empty() => {
             format!("grant {} (in Kubernetes: securityContext.capabilities.add)", missing.join(" and "))
         }
+        libc::EPERM | libc::ENOMEM if locked_memory_limit().is_some() => {
+            format!("RLIMIT_MEMLOCK: {LIFT_LOCKED_MEMORY}")
+        }
         libc::EPERM | libc::EACCES | libc::EINVAL if Lockdown::read().hides_kernel_memory() => {
             "boot with lockdown=integrity: lockdown=confidentiality forbids reading kernel memory".to_owned()
         }
@@ -95,9 +150,9 @@ pub(super) fn remedy(errno: Option<i32>, others: Others) -> Option<String> {
         libc::EPERM | libc::EACCES => {
             "let the bpf system call pass the seccomp profile (in Kubernetes: seccompProfile of the container)".to_owned()
         }
-        libc::ENOMEM => "raise the memory limit, or RLIMIT_MEMLOCK before Linux 5.11".to_owned(),
+        libc::ENOMEM => "raise the memory limit".to_owned(),
         libc::ENOENT => "nothing: this kernel was built without it".to_owned(),
-        libc::ENOSYS => "boot a kernel with CONFIG_BPF_SYSCALL; for kprobes, [sandbox] mode = \"off\"".to_owned(),
+        libc::ENOSYS => "boot a kernel with CONFIG_BPF_SYSCALL; for kprobes, [probe] mode = \"kprobe\"".to_owned(),
         _ => return None,
     };
     Some(remedy)

@@ -97,6 +97,7 @@ pub struct RefusedCalls {
     pub place: u32,
     pub comm: String,
     pub calls: u64,
+    pub bytes: u64,
 }
 
 #[expect(missing_docs, reason = "the documentation is that of the build with eBPF")]

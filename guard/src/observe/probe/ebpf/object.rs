@@ -10,7 +10,7 @@ use aya::{Btf, Ebpf, EbpfLoader};
 use guard_ebpf::{Offsets, names};
 
 use super::super::ProbeError;
-use super::super::surroundings::Capabilities;
+use super::super::surroundings::{Capabilities, Lockdown, locked_memory_advice, perf_advice};
 
 /// The object that `cargo xtask build-ebpf` made.
 pub(super) static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/guard-ebpf.o"));
@@ -95,11 +95,20 @@ impl Object {
             Ok(()) | Err(ProgramError::AlreadyLoaded) => {}
             Err(error) => return Err(error),
         }
-        match program {
-            Program::RawTracePoint(program) => program.attach(hook).map(Link::Tracepoint),
-            Program::KProbe(program) => program.attach(hook, 0).map(Link::Probe),
-            Program::FEntry(program) => program.attach().map(Link::Entry),
-            Program::FExit(program) => program.attach().map(Link::Exit),
+        match (program, &self.types) {
+            (Program::RawTracePoint(program), _) => program.attach(hook).map(Link::Tracepoint),
+            (Program::KProbe(program), _) => program.attach(hook, 0).map(Link::Probe),
+            // Before Linux 5.13 such a program can be attached once only; another load makes it a new one.
+            (Program::FEntry(program), Some(types)) => program.attach().map(Link::Entry).or_else(|_| {
+                program.unload()?;
+                program.load(hook, types)?;
+                program.attach().map(Link::Entry)
+            }),
+            (Program::FExit(program), Some(types)) => program.attach().map(Link::Exit).or_else(|_| {
+                program.unload()?;
+                program.load(hook, types)?;
+                program.attach().map(Link::Exit)
+            }),
             _ => Err(ProgramError::UnexpectedProgramType),
         }
     }
@@ -167,24 +176,41 @@ pub(super) fn refused(what: &str, error: &(dyn std::error::Error + 'static)) -> 
     ProbeError::Refused { what: what.to_owned(), reason, errno }
 }
 
-fn advice(errno: i32) -> Option<&'static str> {
-    match errno {
-        libc::EPERM | libc::EACCES if Capabilities::read().missing().is_empty() => Some(
-            "the capabilities for it are held, so it is the kernel's configuration that refuses, its lockdown, or a \
-             seccomp profile",
-        ),
-        libc::EPERM | libc::EACCES => Some(
-            "it needs CAP_BPF and CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8), a seccomp profile that lets bpf(2) \
-             pass, and no lockdown=confidentiality",
-        ),
-        libc::ENOENT => Some("this kernel has no such hook"),
-        libc::ENOMEM => Some("out of memory, or above RLIMIT_MEMLOCK (it counts for eBPF before Linux 5.11)"),
-        libc::ENOSYS => Some(
-            "this kernel was built without it, or the guard's own sandbox does not let it pass: perf_event_open(2), \
-             which kprobes take, is only to be had with [sandbox] mode = \"off\"",
-        ),
-        _ => None,
+fn advice(errno: i32) -> Option<String> {
+    if matches!(errno, libc::EPERM | libc::ENOMEM)
+        && Capabilities::read().missing().is_empty()
+        && let Some(advice) = locked_memory_advice()
+    {
+        return Some(advice);
     }
+    if matches!(errno, libc::EPERM | libc::EINVAL) && Lockdown::read().hides_kernel_memory() {
+        let advice =
+            "lockdown=confidentiality lets no program read kernel memory: boot with lockdown=integrity";
+        return Some(advice.to_owned());
+    }
+    if errno == libc::EACCES
+        && let Some(advice) = perf_advice()
+    {
+        return Some(advice);
+    }
+    let advice = match errno {
+        libc::EPERM | libc::EACCES if Capabilities::read().missing().is_empty() => {
+            "the capabilities for it are held, so it is the kernel's configuration that refuses, its lockdown, or a \
+             seccomp profile"
+        }
+        libc::EPERM | libc::EACCES => {
+            "it needs CAP_BPF and CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8), a seccomp profile that lets bpf(2) \
+             pass, and no lockdown=confidentiality"
+        }
+        libc::ENOENT => "this kernel has no such hook",
+        libc::ENOMEM => "out of memory",
+        libc::ENOSYS => {
+            "this kernel was built without it, or the guard's own sandbox does not let it pass: perf_event_open(2), \
+             which kprobes take, is let through with [probe] mode = \"kprobe\""
+        }
+        _ => return None,
+    };
+    Some(advice.to_owned())
 }
 
 /// Maps that the object keeps are closed with it, those taken out with their owner.

@@ -4,10 +4,13 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use aya::programs::fexit::FExitLinkId;
 use aya::programs::lsm::LsmLinkId;
-use aya::programs::{Lsm, ProgramError, RawTracePoint};
+use aya::programs::{FExit, Lsm, Program, ProgramError, RawTracePoint};
 use aya::{Btf, Ebpf, EbpfLoader};
-use guard_ebpf::{BrakeOffsets, BrakedDirectory, Braking, DIRECTORIES, Learn, RefusedKey, names};
+use guard_ebpf::{
+    BrakeOffsets, BrakedDirectory, Braking, DIRECTORIES, Learn, RefusedKey, RefusedValue, names,
+};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
@@ -26,7 +29,7 @@ pub struct Refusing {
     programs: Mutex<Programs>,
     /// Apart, so that engaging never waits for an attachment.
     leases: Mutex<Array<u64>>,
-    refused: Mutex<HashMap<RefusedKey, u64>>,
+    refused: Mutex<HashMap<RefusedKey, RefusedValue>>,
 }
 
 struct Programs {
@@ -39,6 +42,9 @@ struct Programs {
     /// The dentry at each place; 0: it is free.
     places: [u64; DIRECTORIES],
     links: Vec<(&'static str, LsmLinkId)>,
+    /// Programs that count bytes, and their functions, as far as the kernel let them in.
+    byte_counters: Vec<(&'static str, &'static str)>,
+    byte_links: Vec<(&'static str, FExitLinkId)>,
     was_detached: bool,
 }
 
@@ -51,6 +57,8 @@ pub struct RefusedCalls {
     pub comm: String,
     /// Calls.
     pub calls: u64,
+    /// What they would have written or allocated; zero where the kernel does not let that be counted.
+    pub bytes: u64,
 }
 
 impl Refusing {
@@ -86,6 +94,7 @@ impl Refusing {
             let loaded = lsm(&mut ebpf, program).and_then(|it| it.load(hook, &types));
             loaded.map_err(|error| refused(&format!("program {program} on LSM hook {hook}"), &error))?;
         }
+        let byte_counters = load_byte_counters(&mut ebpf, &types)?;
         let questions = take(&mut ebpf, names::LEARN)?;
         let (who, table) = (take(&mut ebpf, names::BRAKING)?, take(&mut ebpf, names::BRAKED)?);
         let leases = Mutex::new(take(&mut ebpf, names::LEASES)?);
@@ -98,8 +107,18 @@ impl Refusing {
             directories: 0,
         };
         let places = [0; DIRECTORIES];
-        let programs =
-            Programs { ebpf, questions, who, braking, table, places, links: Vec::new(), was_detached: false };
+        let programs = Programs {
+            ebpf,
+            questions,
+            who,
+            braking,
+            table,
+            places,
+            links: Vec::new(),
+            byte_counters,
+            byte_links: Vec::new(),
+            was_detached: false,
+        };
         let this = Refusing { programs: Mutex::new(programs), leases, refused: refused_calls };
         this.try_out()?;
         Ok(this)
@@ -175,11 +194,16 @@ impl Refusing {
         let found: Vec<_> = refused.iter().flatten().collect();
         found
             .into_iter()
-            .map(|(key, calls)| {
+            .map(|(key, RefusedValue { calls, bytes })| {
                 // A call in between is lost to the count, and to nothing else.
                 let _ = refused.remove(&key);
                 let comm = key.comm.split(|byte| *byte == 0).next().unwrap_or_default();
-                RefusedCalls { place: key.place, comm: String::from_utf8_lossy(comm).into_owned(), calls }
+                RefusedCalls {
+                    place: key.place,
+                    comm: String::from_utf8_lossy(comm).into_owned(),
+                    calls,
+                    bytes,
+                }
             })
             .collect()
     }
@@ -222,7 +246,30 @@ impl Programs {
                 }
             }
         }
+        self.attach_byte_counters();
         Ok(())
+    }
+
+    /// Without them writers are refused all the same, and their calls counted.
+    fn attach_byte_counters(&mut self) {
+        for (program, function) in self.byte_counters.clone() {
+            let attached = match fexit(&mut self.ebpf, program).and_then(FExit::attach) {
+                Err(_) if self.was_detached => Btf::from_sys_fs().map_err(Into::into).and_then(|types| {
+                    let it = fexit(&mut self.ebpf, program)?;
+                    it.unload()?;
+                    it.load(function, &types)?;
+                    it.attach()
+                }),
+                result => result,
+            };
+            match attached {
+                Ok(link) => self.byte_links.push((program, link)),
+                Err(error) => {
+                    let error = refused(&format!("to attach program {program} to {function}"), &error);
+                    tracing::info!(%error, "not every refused byte is counted");
+                }
+            }
+        }
     }
 
     fn load_anew(&mut self, program: &'static str, hook: &str) -> Result<LsmLinkId, ProgramError> {
@@ -237,6 +284,10 @@ impl Programs {
         self.was_detached = true;
         for (program, link) in self.links.drain(..) {
             let detached = lsm(&mut self.ebpf, program).and_then(|it| it.detach(link));
+            detached.map_err(|error| refused(&format!("to detach program {program}"), &error))?;
+        }
+        for (program, link) in self.byte_links.drain(..) {
+            let detached = fexit(&mut self.ebpf, program).and_then(|it| it.detach(link));
             detached.map_err(|error| refused(&format!("to detach program {program}"), &error))?;
         }
         Ok(())
@@ -296,12 +347,40 @@ fn examine_namespace() -> Result<nix::sys::stat::FileStat, ProbeError> {
     examine(std::os::fd::AsFd::as_fd(&file), nix::sys::stat::stat(path))
 }
 
+/// Loads what counts refused bytes; gives those that the kernel took.
+fn load_byte_counters(ebpf: &mut Ebpf, types: &Btf) -> Result<Vec<(&'static str, &'static str)>, ProbeError> {
+    let layout = btf::Btf::of_kernel()?;
+    let mut loaded = Vec::new();
+    for (program, function, arguments) in names::REFUSED_BYTES {
+        if layout.function_arguments(function) != Some(arguments) {
+            tracing::info!(function, "not every refused byte is counted: this kernel has no such function");
+            continue;
+        }
+        match fexit(ebpf, program).and_then(|it| it.load(function, types)) {
+            Ok(()) => loaded.push((program, function)),
+            Err(error) => {
+                let error = refused(&format!("program {program} on {function}"), &error);
+                tracing::info!(%error, "not every refused byte is counted");
+            }
+        }
+    }
+    Ok(loaded)
+}
+
+fn fexit<'e>(ebpf: &'e mut Ebpf, name: &str) -> Result<&'e mut FExit, ProgramError> {
+    program(ebpf, name)?.try_into()
+}
+
+fn program<'e>(ebpf: &'e mut Ebpf, name: &str) -> Result<&'e mut Program, ProgramError> {
+    ebpf.program_mut(name).ok_or_else(|| ProgramError::InvalidName { name: name.to_owned() })
+}
+
 fn lsm<'e>(ebpf: &'e mut Ebpf, name: &str) -> Result<&'e mut Lsm, ProgramError> {
-    ebpf.program_mut(name).ok_or_else(|| ProgramError::InvalidName { name: name.to_owned() })?.try_into()
+    program(ebpf, name)?.try_into()
 }
 
 fn learner<'e>(ebpf: &'e mut Ebpf, name: &str) -> Result<&'e mut RawTracePoint, ProgramError> {
-    ebpf.program_mut(name).ok_or_else(|| ProgramError::InvalidName { name: name.to_owned() })?.try_into()
+    program(ebpf, name)?.try_into()
 }
 
 /// Maps and programs stay whole between any two statements.

@@ -96,7 +96,8 @@ impl Directories {
             slot,
             counting: way.counting() as u32,
             block_bits: learnt.block_bits,
-            cluster_bits: if way == Way::Blocks { learnt.cluster_bits } else { 0 },
+            cluster_bits: if way == Way::Blocks { learnt.cluster_bits as u16 } else { 0 },
+            place: place as u16,
         };
         self.ways[place] = Some(way);
         self.watched.count = self.watched.count.max(place as u64 + 1);
