@@ -27,7 +27,7 @@ pub struct Context<'a> {
     /// Where deletions are recorded.
     pub journal: &'a mut dyn Journal,
     /// Called before a deletion is announced, and may take its time; an error speaks against the deletion.
-    pub before: Option<&'a mut dyn FnMut(&Intent<'_>) -> Result<(), Objection>>,
+    pub before: Option<&'a mut Before<'a>>,
     /// The monotonic clock.
     pub clock: &'a dyn Fn() -> Monotonic,
     /// The protection that the rules give a checkpoint, for the record.
@@ -53,6 +53,9 @@ pub struct Context<'a> {
     /// round, somebody else does that later.
     pub names_holders: bool,
 }
+
+/// What is done before a deletion.
+pub type Before<'a> = dyn FnMut(&Intent<'_>) -> Result<(), Objection> + 'a;
 
 /// What speaks against a deletion, or against going on.
 #[derive(Clone, Debug, PartialEq, Eq)]
