@@ -40,7 +40,7 @@ pub(crate) fn run(options: Options, root: &Path) -> Result<()> {
     let harness = harness_arguments(&options);
     report.tests("unit tests", cargo(root, &["test", "--workspace", "--lib", "--bins"]), &harness);
     let (undisturbed, beside): (Vec<_>, Vec<_>) =
-        test_programs(root)?.into_iter().partition(|it| measures(it));
+        test_programs(root)?.into_iter().filter(|it| !is_left_out(it, &options)).partition(|it| measures(it));
     report.tests("tests beside each other", tests_of(root, &beside), &harness);
     // One at a time: they share the machine's mounts, CPU time and kernel hooks, and measure.
     let alone: Vec<_> = harness.iter().cloned().chain(["--test-threads=1".to_owned()]).collect();
@@ -65,10 +65,19 @@ fn test_programs(root: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
+/// Programs of which nothing would run: they are not built either.
+fn is_left_out(program: &str, options: &Options) -> bool {
+    let is_left_out = options.skip_vm && program.starts_with("vm_") || !options.soak && program == "soak";
+    if is_left_out {
+        println!("-- {program} is left out: it runs {}", if program == "soak" { "with --soak" } else { "in VMs" });
+    }
+    is_left_out
+}
+
 /// Whether a test program watches kernel and disk, and must have them for itself; the others read files, or wait for servers.
 /// Those for other kernels (`vm_`) run there.
 fn measures(program: &str) -> bool {
-    const BESIDE: [&str; 12] = [
+    const BESIDE: [&str; 13] = [
         "archive_",
         "cases_",
         "cluster_",
@@ -78,6 +87,7 @@ fn measures(program: &str) -> bool {
         "deploy_",
         "fuzz_",
         "identity_",
+        "notify_",
         "plan_",
         "report_dashboard",
         "report_prometheus",
