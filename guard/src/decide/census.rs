@@ -23,7 +23,8 @@ bitflags::bitflags! {
     /// What follows of a checkpoint.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Follows: u8 {
-        /// There is a newer complete one of the same container (or pod, for pod checkpoints).
+        /// There is a newer complete one of the same container (or pod, for pod checkpoints). One that is unproven, which
+        /// may be no checkpoint at all, supersedes only where none is proven; the same holds below.
         const SUPERSEDED = 1;
         /// It is among the newest `keep-last` complete ones of its container (or pod), which is not known to be gone.
         const LAST = 1 << 1;
@@ -207,6 +208,13 @@ impl<'a> Census<'a> {
         self.instant(a).cmp(&self.instant(b)).then_with(|| self.by_name(a, b))
     }
 
+    /// Unproven ones first, then [`Census::by_time`]. In a format that this version does not know, all are unproven, and time
+    /// decides alone.
+    fn by_worth(&self, a: u32, b: u32) -> Ordering {
+        let is_proven = |index: u32| !self.states(index).contains(States::UNPROVEN);
+        is_proven(a).cmp(&is_proven(b)).then_with(|| self.by_time(a, b))
+    }
+
     #[cold]
     fn by_name(&self, a: u32, b: u32) -> Ordering {
         let key = |index: u32| {
@@ -226,7 +234,7 @@ impl<'a> Census<'a> {
             if facts.states.intersects(NOT_RESTORABLE) || !is_somebody[party] {
                 continue;
             }
-            if newest[party].is_none_or(|other| self.by_time(other, index).is_lt()) {
+            if newest[party].is_none_or(|other| self.by_worth(other, index).is_lt()) {
                 newest[party] = Some(index);
             }
         }
@@ -251,7 +259,7 @@ impl<'a> Census<'a> {
             start = end;
             let count = keep_last.min(members.len());
             if 0 < count && count < members.len() {
-                members.select_nth_unstable_by(count - 1, |a, b| self.by_time(*b, *a));
+                members.select_nth_unstable_by(count - 1, |a, b| self.by_worth(*b, *a));
             }
             self.keep(&members[..count]);
         }

@@ -154,11 +154,15 @@ fn is_last(inventory: &Inventory, index: u32, keep_last: u32) -> bool {
     };
     let unfinished = States::BEING_WRITTEN | States::INCOMPLETE | States::PRE_CHECKPOINT;
     let newer = inventory.checkpoints.iter().filter(|other| {
-        let when = |checkpoint: &Checkpoint| (checkpoint.instant(now()), checkpoint.modified);
+        // What may be no checkpoint at all counts only after those that are.
+        let worth = |checkpoint: &Checkpoint| {
+            let is_proven = !checkpoint.states.contains(States::UNPROVEN);
+            (is_proven, checkpoint.instant(now()), checkpoint.modified)
+        };
         is_sure(other)
             && other.identity.owner == this.identity.owner
             && !other.states.intersects(unfinished)
-            && when(other) > when(this)
+            && worth(other) > worth(this)
     });
     is_sure(this)
         && !this.states.contains(States::ORPHAN)

@@ -60,6 +60,9 @@ bitflags::bitflags! {
         const REFUSED = 1 << 8;
         /// Others than its owner may read it: its mode lets them, and so do all directories above it.
         const EXPOSED = 1 << 9;
+        /// It does not end early, and not both dumps were found inside: another kind of tar, encrypted, not to be read, or zeros
+        /// where blocks never reached the disk.
+        const UNPROVEN = 1 << 10;
     }
 }
 

@@ -371,6 +371,9 @@ impl Catalog {
                 describe(checkpoint, contents.as_deref(), &mut self.strings, &self.cluster);
                 // One that cannot be read at all stays with what its name says, and may go (operator#109).
                 checkpoint.states.remove(States::BEING_WRITTEN);
+                let has_dumps = contents.is_some_and(|contents| contents.has_dumps);
+                let is_incomplete = checkpoint.states.contains(States::INCOMPLETE);
+                checkpoint.states.set(States::UNPROVEN, !has_dumps && !is_incomplete);
             }
             return;
         }

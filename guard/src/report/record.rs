@@ -84,6 +84,7 @@ pub fn state_words(states: States) -> Vec<&'static str> {
         (States::IN_USE, "in-use"),
         (States::BEING_WRITTEN, "being-written"),
         (States::INCOMPLETE, "incomplete"),
+        (States::UNPROVEN, "unproven"),
         (States::ORPHAN, "orphan"),
         (States::LINKED, "linked"),
     ]

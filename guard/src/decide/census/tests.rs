@@ -52,6 +52,16 @@ fn keep_last_counts_complete_ones_only() {
 }
 
 #[test]
+fn what_may_be_no_checkpoint_takes_no_place_of_one_that_is() {
+    let unproven = |minutes| archive("a/p/c", minutes, 1).with(States::UNPROVEN);
+    check(vec![unproven(5), archive("a/p/c", 30, 1), unproven(60)], 1, &["", "last", "superseded"]);
+    check(vec![unproven(5), archive("a/p/c", 30, 1), unproven(60)], 2, &["last", "last", "superseded"]);
+    // A format to come.
+    check(vec![unproven(5), unproven(30), unproven(60)], 1, &["last", "superseded", "superseded"]);
+    check(vec![unproven(5), unproven(30), unproven(60)], 2, &["last", "superseded last", "superseded"]);
+}
+
+#[test]
 fn a_container_that_is_gone_has_no_last_one_to_keep() {
     check(vec![archive("a/p/c", 10, 1).with(States::ORPHAN), archive("a/q/c", 10, 1)], 1, &["", "last"]);
 }

@@ -55,6 +55,9 @@ pub struct Contents {
     pub has_spec: bool,
     /// criu's images are there: entries below `checkpoint/` or `pre-checkpoint/`.
     pub has_images: bool,
+    /// Both dumps are there, whether they can be read or not: nothing is restored without them. Where they are not, the end
+    /// marker may be two blocks of zeros that never reached the disk.
+    pub has_dumps: bool,
     /// Useless without an earlier one: podman's `--with-previous`, `checkpoint/parent`.
     pub has_parent: bool,
     /// A pre-dump that later ones build on: podman's `--pre-checkpoint`.
@@ -99,6 +102,8 @@ struct Findings {
     images: bool,
     pre_images: bool,
     has_parent: bool,
+    config_seen: bool,
+    spec_seen: bool,
     entries: u32,
 }
 
@@ -131,6 +136,8 @@ impl Findings {
     fn step(&mut self, walk: &mut Walk<impl Input>, limits: &Limits) -> Result<bool, Stop> {
         let Some(entry) = walk.next()? else { return Ok(false) };
         self.entries += 1;
+        self.config_seen |= entry.name == b"config.dump";
+        self.spec_seen |= entry.name == b"spec.dump";
         let dump = match entry.name.as_slice() {
             b"config.dump" => &mut self.config,
             b"spec.dump" => &mut self.spec,
@@ -182,6 +189,7 @@ impl Findings {
             has_config,
             has_spec,
             has_images: self.images || self.pre_images,
+            has_dumps: self.config_seen && self.spec_seen,
             has_parent: self.has_parent,
             pre_checkpoint: self.pre_images && !self.images,
             bytes_read: bytes_read + BLOCK as u64,

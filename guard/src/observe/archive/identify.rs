@@ -185,6 +185,7 @@ mod tests {
             has_config: true,
             has_spec: true,
             has_images: true,
+            has_dumps: true,
             has_parent: false,
             pre_checkpoint: false,
             bytes_read: 0,

@@ -91,6 +91,39 @@ fn what_is_no_checkpoint_is_counted_in_all_directories_and_after_each_event() {
 }
 
 #[test]
+fn a_tar_without_both_dumps_is_unproven() {
+    let name = |container: &str| format!("checkpoint-web_team-{container}-2026-01-01T00:00:00Z.tar");
+    let mut watched = Watched::new(1);
+    let folder = watched.path(0).to_owned();
+    write_tar(&folder.join(name("other")), &["etc/passwd"]);
+    write_tar(&folder.join(name("unreadable-dumps")), &["config.dump", "spec.dump"]);
+    write_tar(&folder.join(name("one-dump")), &["config.dump"]);
+    write_tar(&folder.join(name("images")), &["checkpoint/pages-1.img"]);
+    std::fs::write(folder.join(name("encrypted")), [7; 4096]).unwrap();
+    std::fs::write(folder.join(name("cut")), [0; 100]).unwrap();
+    watched.scan(0);
+    watched.read_all();
+    for (container, expect) in [
+        ("other", States::UNPROVEN),
+        ("encrypted", States::UNPROVEN),
+        ("cut", States::INCOMPLETE),
+        ("unreadable-dumps", States::empty()),
+        ("one-dump", States::UNPROVEN),
+        ("images", States::UNPROVEN),
+    ] {
+        let states = watched.states(&name(container));
+        assert_eq!(states & (States::UNPROVEN | States::INCOMPLETE), expect, "{container}: {states:?}");
+    }
+    // A scan that finds nothing changed does not forget it, and what is written anew is looked into again.
+    watched.scan(0);
+    assert!(watched.states(&name("other")).contains(States::UNPROVEN));
+    write_tar(&folder.join(name("other")), &["spec.dump", "config.dump"]);
+    watched.hear(0, &name("other"));
+    watched.read_all();
+    assert!(!watched.states(&name("other")).contains(States::UNPROVEN));
+}
+
+#[test]
 fn what_waits_to_be_read_stands_in_the_queue_once_however_often_it_is_looked_at() {
     let mut watched = Watched::new(1);
     let folder = watched.path(0).to_owned();

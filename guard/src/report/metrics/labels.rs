@@ -15,7 +15,7 @@ pub(super) const TRIGGER: LabelKey =
     LabelKey { name: "trigger", values: "`soft`, `hard`, `critical`, `retention`, `orphan`, `manual`" };
 pub(super) const STATE: LabelKey = LabelKey {
     name: "state",
-    values: "`pinned`, `in-use`, `being-written`, `incomplete`, `linked`, `orphan`; one may be in several",
+    values: "`pinned`, `in-use`, `being-written`, `incomplete`, `unproven`, `linked`, `orphan`; one may be in several",
 };
 pub(super) const IDENTITY: LabelKey =
     LabelKey { name: "identity", values: "`exact`, `name-only`, `ambiguous`, `unknown`" };
@@ -69,11 +69,12 @@ pub(super) const TRIGGERS: [&str; 6] = [
 ];
 
 /// The observed states that are worth a series.
-pub(super) const STATES: [(States, &str); 6] = [
+pub(super) const STATES: [(States, &str); 7] = [
     (States::PINNED, "pinned"),
     (States::IN_USE, "in-use"),
     (States::BEING_WRITTEN, "being-written"),
     (States::INCOMPLETE, "incomplete"),
+    (States::UNPROVEN, "unproven"),
     (States::LINKED, "linked"),
     (States::ORPHAN, "orphan"),
 ];
