@@ -69,7 +69,10 @@ fn test_programs(root: &Path) -> Result<Vec<String>> {
 fn is_left_out(program: &str, options: &Options) -> bool {
     let is_left_out = options.skip_vm && program.starts_with("vm_") || !options.soak && program == "soak";
     if is_left_out {
-        println!("-- {program} is left out: it runs {}", if program == "soak" { "with --soak" } else { "in VMs" });
+        println!(
+            "-- {program} is left out: it runs {}",
+            if program == "soak" { "with --soak" } else { "in VMs" }
+        );
     }
     is_left_out
 }
