@@ -80,11 +80,16 @@ fn is_left_out(program: &str, options: &Options) -> bool {
 /// Whether a test program watches kernel and disk, and must have them for itself; the others read files, or wait for servers.
 /// Those for other kernels (`vm_`) run there.
 fn measures(program: &str) -> bool {
-    const BESIDE: [&str; 13] = [
+    const BESIDE: [&str; 18] = [
         "archive_",
         "cases_",
         "cluster_",
         "config_",
+        "coverage_document",
+        "daemon_archives",
+        "daemon_bad_input",
+        "daemon_faults",
+        "daemon_retention",
         "decide_",
         "decisions_",
         "deploy_",

@@ -29,6 +29,7 @@ mod walk;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -61,6 +62,8 @@ pub struct CheckpointDir {
     private: Mutex<Option<Arc<OwnedFd>>>,
     commits: Commits,
     farewells: Farewells,
+    /// One could not be taken away; see [`CheckpointDir::drop_second_names`].
+    has_second_names: AtomicBool,
 }
 
 /// Why a directory cannot be watched.
@@ -158,6 +161,7 @@ impl CheckpointDir {
             private: Mutex::default(),
             commits: Commits::default(),
             farewells: Farewells::default(),
+            has_second_names: AtomicBool::new(false),
         })
     }
 

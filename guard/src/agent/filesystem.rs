@@ -602,10 +602,11 @@ impl Filesystem {
         self.due.scan = Monotonic(monotonic().0 + SCAN_EVERY.max(took * SCAN_SHARE));
     }
 
-    /// Looks again at what was in use: while a need cannot be met, it matters when somebody is done.
+    /// Looks again at what was in use or had another name: while a need cannot be met, it matters when that ends.
     pub(super) fn look_again(&mut self) {
         for (index, (it, dir)) in self.directories.iter().zip(&self.dirs).enumerate() {
             if !it.gone {
+                dir.drop_second_names();
                 self.catalog.look_again(index as u16, dir.as_fd());
             }
         }

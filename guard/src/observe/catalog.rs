@@ -271,10 +271,19 @@ impl Catalog {
         }
     }
 
-    /// Looks again at those in `directory` that somebody had open: he may be done.
+    /// Looks again at those in `directory` that somebody had open: he may be done. And at those with another name, of whose end
+    /// no event tells.
     pub fn look_again(&mut self, directory: u16, dir: BorrowedFd<'_>) {
+        let reach = self.reach(directory);
         for place in 0..self.notes.len() {
-            let checkpoint = &self.inventory.checkpoints[place];
+            let checkpoint = &mut self.inventory.checkpoints[place];
+            if checkpoint.directory == directory
+                && checkpoint.states.contains(States::LINKED)
+                && let Ok(stat) = Stat::at(dir, &checkpoint.name)
+                && Version::from(&stat) == version_of(checkpoint)
+            {
+                set_size(checkpoint, &stat, reach);
+            }
             if checkpoint.directory == directory
                 && checkpoint.kind == Kind::Archive
                 && checkpoint.states.intersects(States::IN_USE | States::BEING_WRITTEN)

@@ -1,6 +1,7 @@
 //! Deleting one archive.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
 
 use jiff::Timestamp;
 use nix::errno::Errno;
@@ -38,12 +39,22 @@ pub(super) fn remove(
         }
     };
     let mut farewell = None;
-    let unlinked = if dir.emptying().is_some() && expected.len >= WORTH_TRUNCATING {
+    let empties = dir.emptying().is_some() && expected.len >= WORTH_TRUNCATING;
+    // Where a second name cannot be taken away, none is given.
+    let unlinked = if empties && dir.drop_second_names() {
         drop(unused);
-        if let Some((other, hears)) = dir.farewells.prepare(&aside) {
-            // The old descriptor, which holds on to the name, is closed here.
-            file = other;
-            farewell = Some(hears);
+        match dir.farewells.prepare(&aside) {
+            Ok(Some((other, hears))) => {
+                // The old descriptor, which holds on to the name, is closed here.
+                file = other;
+                farewell = Some(hears);
+            }
+            Ok(None) => {}
+            Err(errno) => {
+                dir.has_second_names.store(true, Ordering::Relaxed);
+                aside.put_back();
+                return Err(Refused::Failed { call: "unlinkat", errno });
+            }
         }
         match Unused::prove(&file, expected.file) {
             Ok(unused) => unlink_proved(dir, expected, &file, unused, aside),

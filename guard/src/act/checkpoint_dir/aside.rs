@@ -109,18 +109,23 @@ impl<'d> Aside<'d> {
     }
 
     /// Opens it by a second name that it has for this moment only, in the private place; `None` where there is none, or when
-    /// any step fails.
-    pub(super) fn open_by_twin(&self, flags: OFlag) -> Option<OwnedFd> {
+    /// it cannot be had.
+    ///
+    /// # Errors
+    /// The second name could not be taken away again.
+    pub(super) fn open_by_twin(&self, flags: OFlag) -> Result<Option<OwnedFd>, Errno> {
         if Arc::ptr_eq(&self.place, &self.dir.fd) {
-            return None;
+            return Ok(None);
         }
         let mut twin = self.name.clone();
         twin.push(TWIN);
-        linkat(&self.place, &*self.name, &self.place, &*twin, AtFlags::empty()).ok()?;
+        if linkat(&self.place, &*self.name, &self.place, &*twin, AtFlags::empty()).is_err() {
+            return Ok(None);
+        }
         let always = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let file = openat(&self.place, &*twin, flags | always, Mode::empty());
-        unlink(&self.place, &twin, UnlinkatFlags::NoRemoveDir).ok()?;
-        file.ok()
+        unlink(&self.place, &twin, UnlinkatFlags::NoRemoveDir)?;
+        Ok(file.ok())
     }
 
     /// Deletes it. On failure it is still there.

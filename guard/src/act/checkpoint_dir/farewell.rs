@@ -17,6 +17,7 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
+use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 
@@ -38,15 +39,17 @@ impl Farewells {
     /// A descriptor of what lies aside that holds no reference to its name, open for writing, and what tells of the
     /// end of that name. `None` when that cannot be had here: no private place, no inotify instance, no space.
     ///
-    /// No lease of ours may be on the file. A second name that could not be taken away again makes every further
-    /// check say that the file is linked; the next start takes it away.
-    pub(super) fn prepare(&self, aside: &Aside<'_>) -> Option<(OwnedFd, Farewell)> {
+    /// No lease of ours may be on the file.
+    ///
+    /// # Errors
+    /// It has a second name now that could not be taken away; [`super::CheckpointDir::drop_second_names`] will.
+    pub(super) fn prepare(&self, aside: &Aside<'_>) -> Result<Option<(OwnedFd, Farewell)>, Errno> {
         let make = || Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).ok().map(Arc::new);
-        let inotify = self.0.get_or_init(make).clone()?;
-        let file = aside.open_by_twin(OFlag::O_RDWR)?;
+        let Some(inotify) = self.0.get_or_init(make).clone() else { return Ok(None) };
+        let Some(file) = aside.open_by_twin(OFlag::O_RDWR)? else { return Ok(None) };
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        let watch = inotify.add_watch(path.as_str(), AddWatchFlags::IN_DELETE_SELF).ok()?;
-        Some((file, Farewell { inotify, watch }))
+        let watch = inotify.add_watch(path.as_str(), AddWatchFlags::IN_DELETE_SELF);
+        Ok(watch.ok().map(|watch| (file, Farewell { inotify, watch })))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag};
@@ -73,6 +74,19 @@ impl CheckpointDir {
             self.show_freed_space_at_last();
         }
         Ok(finished)
+    }
+
+    /// Takes away what second names are left because the disk failed when they should have gone; true when there are none.
+    /// While an archive has one, deleting it would free nothing.
+    pub fn drop_second_names(&self) -> bool {
+        if !self.has_second_names.load(Ordering::Relaxed) {
+            return true;
+        }
+        let names = self.open_private_place().map(|place| walk::entries(&place).map(|names| (place, names)));
+        let Some(Ok((place, names))) = names else { return false };
+        let is_gone = names.iter().filter(|name| is_twin(name)).all(|name| self.drop_twin(&place, name));
+        self.has_second_names.store(!is_gone, Ordering::Relaxed);
+        is_gone
     }
 
     /// Takes the second name of something away ([`Aside::open_by_twin`]); true when that is done. Content that has another
