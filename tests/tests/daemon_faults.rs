@@ -89,9 +89,9 @@ fn a_disk_that_fails_in_unlink() {
     let (mut daemon, faults) = ready(&scene);
     faults.set(on(libc::SYS_unlinkat, Errno::EIO, is_aside));
     scene.leave(Bytes::mib(60));
-    daemon.wait_until("failing", |daemon| faults.injected() >= 3 && daemon.log().contains("EIO"));
     let failures = "checkpoint_guard_deletion_failures_total{cause=\"io\"}";
-    assert!(daemon.metric(failures).is_some_and(|count| count >= 3.0), "{}", daemon.log());
+    daemon.wait_until("failing", |daemon| daemon.metric(failures).is_some_and(|count| count >= 3.0));
+    assert!(faults.injected() >= 3 && daemon.log().contains("EIO"), "{}", daemon.log());
     check_survived(&scene, &names, &mut daemon, &faults, "the disk fails (dmesg)");
 }
 
