@@ -606,7 +606,15 @@ impl Filesystem {
     pub(super) fn look_again(&mut self) {
         for (index, (it, dir)) in self.directories.iter().zip(&self.dirs).enumerate() {
             if !it.gone {
-                dir.drop_second_names();
+                self.catalog.look_again(index as u16, dir.as_fd());
+            }
+        }
+    }
+
+    /// Takes away second names that a failing disk has left, and looks again at whose they were.
+    pub(super) fn drop_second_names(&mut self) {
+        for (index, (it, dir)) in self.directories.iter().zip(&self.dirs).enumerate() {
+            if !it.gone && dir.has_second_names() && dir.drop_second_names() {
                 self.catalog.look_again(index as u16, dir.as_fd());
             }
         }

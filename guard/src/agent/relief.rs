@@ -156,6 +156,7 @@ pub(super) fn relieve(
                 fs.catalog.forgive();
             }
         }
+        fs.drop_second_names();
         let began = monotonic();
         let request = Request { need, trigger: Trigger::Pressure(level) };
         let mut plan = decide::victims(fs.catalog.inventory(), &request, &fs.config.policy, wall());

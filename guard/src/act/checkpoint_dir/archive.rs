@@ -40,8 +40,8 @@ pub(super) fn remove(
     };
     let mut farewell = None;
     let empties = dir.emptying().is_some() && expected.len >= WORTH_TRUNCATING;
-    // Where a second name cannot be taken away, none is given.
-    let unlinked = if empties && dir.drop_second_names() {
+    // Where a second name could not be taken away, no other one is given.
+    let unlinked = if empties && !dir.has_second_names() {
         drop(unused);
         match dir.farewells.prepare(&aside) {
             Ok(Some((other, hears))) => {

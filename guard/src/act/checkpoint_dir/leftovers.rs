@@ -76,12 +76,14 @@ impl CheckpointDir {
         Ok(finished)
     }
 
-    /// Takes away what second names are left because the disk failed when they should have gone; true when there are none.
-    /// While an archive has one, deleting it would free nothing.
+    /// Whether an archive has a second name in the private place because the disk failed when that should have gone. While it
+    /// has, deleting it would free nothing.
+    pub fn has_second_names(&self) -> bool {
+        self.has_second_names.load(Ordering::Relaxed)
+    }
+
+    /// Takes such names away; true when none is left.
     pub fn drop_second_names(&self) -> bool {
-        if !self.has_second_names.load(Ordering::Relaxed) {
-            return true;
-        }
         let names = self.open_private_place().map(|place| walk::entries(&place).map(|names| (place, names)));
         let Some(Ok((place, names))) = names else { return false };
         let is_gone = names.iter().filter(|name| is_twin(name)).all(|name| self.drop_twin(&place, name));
