@@ -95,9 +95,10 @@ impl<'s> Crossings<'s> {
         let opponent = starts()?;
         ensure!(victim.exists(), "{} went before the threshold was crossed", victim.display());
         let watch = Watch::start(&victim, limit)?;
-        let mut crossed_at = None;
+        let (mut crossed_at, mut last) = (None, None);
         while watch.gone_at.get().is_none() && !rest.is_empty() {
             let before = now();
+            last = Some(before);
             write(&mut rest, PIECE)?;
             // More than before: the guard was faster than this thread came back to look. That is the same write, for
             // nothing is deleted before a look has shown less than hard.
@@ -108,6 +109,8 @@ impl<'s> Crossings<'s> {
             // Writing goes on: what the filesystem takes for itself no budget knows, so that it may be used up later.
             std::thread::sleep(PACE);
         }
+        // Space comes back in steps: some of it may be there at the look, and not enough to tell.
+        let crossed_at = crossed_at.or(last.filter(|_| watch.gone_at.get().is_some()));
         let crossed_at = crossed_at.context("the archive ended before the threshold")?;
         let gone_at = watch.wait()?;
         drop(opponent);
