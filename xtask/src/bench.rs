@@ -9,7 +9,8 @@ use anyhow::{Context, Result};
 
 use crate::command;
 
-/// Measures reaction, identify, decide, storm and overhead, each beside what one would have otherwise.
+/// Measures storm, reaction, overhead, footprint, unlink, scan, identify, decide and quality, each beside what one would have
+/// otherwise.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// The cargo profile to build with: `release`, or `try`, which is nearly as fast and built sooner. Before the others.

@@ -15,7 +15,7 @@ const PATH: &str = "docs/BENCHMARKS.md";
 const HEAD: &str = "# Benchmarks
 
 `cargo xtask bench --write` measures everything and writes this page; `cargo xtask bench NAME` measures one thing,
-`--quick` takes three minutes. Each section says when and where it was measured, with which command, and how busy the
+`--quick` repeats less. Each section says when and where it was measured, with which command, and how busy the
 machine was. Machines differ: trust the ratios more than the times. Spreads in parentheses are the middle half.
 ";
 

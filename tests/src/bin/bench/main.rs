@@ -41,7 +41,7 @@ pub(crate) struct Options {
     /// Only these; without a name, all.
     #[arg(value_enum)]
     names: Vec<Name>,
-    /// Fewer repetitions: all in three minutes.
+    /// Fewer repetitions, smaller sizes.
     #[arg(long)]
     pub quick: bool,
     /// Also writes each section into docs/BENCHMARKS.md, below the current directory.
