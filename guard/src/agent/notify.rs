@@ -260,7 +260,9 @@ pub fn run_before(
     let directory = intent.directory.display().to_string();
     match &problem {
         None => tracing::info!(directory, %name, ?took, "the command before the deletion is done"),
-        Some(problem) => tracing::warn!(directory, %name, problem, "the command before the deletion"),
+        Some(problem) => {
+            tracing::warn!(directory, %name, problem, "the command before the deletion did not succeed")
+        }
     }
     let event = Event::Command {
         directory: &directory,
