@@ -65,8 +65,8 @@ pub(super) struct Directory {
     writes_ring: bool,
     /// Nothing that can be seen encrypts it; `None` until that was looked into.
     is_unencrypted: Option<bool>,
-    /// Its filesystem takes more than what is written, in large steps.
-    jumps: bool,
+    /// Its filesystem takes space in steps of this, more than what is written.
+    step: Bytes,
     /// Its path leads elsewhere: no longer looked at, and its checkpoints are out of the catalog.
     gone: bool,
 }
@@ -167,6 +167,9 @@ const LOOK_UPS_MAX: usize = 1024;
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// The shortest: in this time the fastest writers measured write 12 MiB.
 const SLEEP_MIN: Duration = Duration::from_millis(2);
+/// By itself xfs sets aside as much beyond the end of a growing file as the file has, in one step: at 32 MiB another 32 MiB.
+/// That is half of a checkpoint of 64 MiB, so acting one step ahead never costs a whole one beyond need.
+const STEP_WITHOUT_HINT: Bytes = Bytes::mib(32);
 /// How often a loop that has ended looks whether the whole guard is to.
 const HAND_BACK_EVERY: Duration = Duration::from_millis(50);
 /// A writer who is not out of the kernel's books after so many turns has opened the file again.
@@ -483,13 +486,16 @@ impl Filesystem {
         {
             shared.growths.add_tree(&path, fd.clone());
         }
-        let jumps = dir.sets_aside() && !self.limit_steps(&config, &dir);
+        let step = match dir.sets_aside() {
+            true => self.limit_steps(&config, &dir).unwrap_or(STEP_WITHOUT_HINT).min(STEP_WITHOUT_HINT),
+            false => Bytes::ZERO,
+        };
         self.directories.push(Directory {
             config,
             fd,
             writes_ring: detail == Detail::Writes,
             is_unencrypted: None,
-            jumps,
+            step,
             gone: false,
         });
         self.dirs.push(dir);
@@ -499,24 +505,24 @@ impl Filesystem {
         self.due.publish = monotonic();
     }
 
-    /// Keeps xfs from taking space in large steps; says whether it does.
-    fn limit_steps(&self, config: &DirectoryConfig, dir: &CheckpointDir) -> bool {
-        let (Some(size), Some(_)) = (config.extent_size, holds(config.layout)) else { return false };
+    /// Keeps xfs from taking space in large steps; says in which it does then. `None`: in its own.
+    fn limit_steps(&self, config: &DirectoryConfig, dir: &CheckpointDir) -> Option<Bytes> {
+        let (Some(size), Some(_)) = (config.extent_size, holds(config.layout)) else { return None };
         if self.shared.dry_run {
-            return false;
+            return None;
         }
         let directory = config.path.display();
         match extent_size::ensure(dir.as_fd(), size) {
             Ok(hint) => {
                 tracing::info!(%directory, size = %hint.size, was_there = hint.was_there,
                     "files created here take space in steps of their extent size hint");
-                true
+                Some(hint.size)
             }
             Err(errno) => {
                 tracing::warn!(%directory, %size, %errno,
                     "cannot set an extent size hint; xfs will set aside as much space as a growing file has, and the guard \
                      acts earlier for that (extent-size = false says the same without trying)");
-                false
+                None
             }
         }
     }
@@ -658,8 +664,8 @@ impl Filesystem {
 
     /// How far ahead of the hard threshold to act.
     pub(super) fn lead(&self, seen: &Observation) -> Bytes {
-        let jumps = self.directories.iter().any(|it| it.jumps && !it.gone);
-        self.lead.bytes(&self.thresholds, seen, jumps)
+        let steps = self.directories.iter().filter(|it| !it.gone).map(|it| it.step);
+        self.lead.bytes(&self.thresholds, seen, steps.max().unwrap_or_default())
     }
 
     /// What is on its way here. To be asked after the filesystem was measured: what has arrived since then counts as arrived,

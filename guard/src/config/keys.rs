@@ -64,11 +64,11 @@ pub const KEYS: &[Key] = &[
     key(
         "directory[].extent-size",
         "bytes (a multiple of 64 KiB), `false`",
-        "\"1MiB\"",
+        "\"16MiB\"",
         "xfs only. By itself xfs sets aside as much space again as a growing file has, until it is closed; the kubelet \
          counts that as used. The guard sets this extent size hint (`xfs_io -c extsize`) on the directory, unless it \
-         has one already, so that files created in it take only what is written. `false`: the directory is left as it \
-         is, and the guard keeps 32 MiB more free while writers are fast. Not in directories of layout `staging`.",
+         has one already, so that a file created in it takes at most this much more than what is written, until it is \
+         closed. Small ones make writers and deletions wait for xfs more often. `false`: the directory is left as it is, and the guard keeps 32 MiB more free while writers are fast. Not in directories of layout `staging`.",
         "",
     ),
     key("pressure.soft", LEVEL, "", "Reclaim after a grace period. `false` switches the level off.", ""),

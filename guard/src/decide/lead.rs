@@ -10,9 +10,6 @@ use crate::model::{Bytes, Observation, PressurePolicy};
 const DELETION_TAKES: Duration = Duration::from_millis(10);
 /// Slower writers are dealt with when they cross.
 const LEAD_MIN: Bytes = Bytes::mib(4);
-/// xfs sets aside as much beyond the end of a growing file as the file has, in one step: at 32 MiB another 32 MiB. That is
-/// half of a checkpoint of 64 MiB, so acting a jump ahead never costs a whole one beyond need.
-const JUMP: Bytes = Bytes::mib(32);
 
 /// How fast writers were lately.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,15 +24,16 @@ impl Lead {
         self.rate = rate.max(self.rate / 2.0);
     }
 
-    /// What is written while one deletion takes effect, if that is worth acting for and within the minimum reclaim; and
-    /// where the filesystem takes more than what is written (`jumps`), one such jump.
-    pub fn bytes(&self, thresholds: &PressurePolicy, seen: &Observation, jumps: bool) -> Bytes {
+    /// What is written while one deletion takes effect, if that is worth acting for; and where the filesystem takes space in
+    /// steps, one `step`. Within the minimum reclaim, unless one step is more than that.
+    pub fn bytes(&self, thresholds: &PressurePolicy, seen: &Observation, step: Bytes) -> Bytes {
         let written = Bytes((self.rate * DELETION_TAKES.as_secs_f64()) as u64);
         if written < LEAD_MIN {
             return Bytes::ZERO;
         }
-        let jump = if jumps { JUMP } else { Bytes::ZERO };
-        written.min(threshold::lead_max(thresholds, seen)) + jump
+        let beyond = threshold::minimum_reclaim(thresholds, seen);
+        // Of the minimum reclaim a quarter is left: up to there nothing is taken that would not have gone after the crossing.
+        (written.min(Bytes(beyond.0 / 4 * 3)) + step).min(beyond.max(step))
     }
 }
 
@@ -46,33 +44,36 @@ mod tests {
 
     /// 100 GiB with a minimum reclaim of 2 %.
     #[track_caller]
-    fn check(rates: &[f64], jumps: bool, expect: Bytes) {
+    fn check(rates: &[f64], step: Bytes, expect: Bytes) {
         let mut lead = Lead::default();
         rates.iter().for_each(|rate| lead.note(*rate));
-        assert_eq!(lead.bytes(&pressure_policy(), &observed("20GiB"), jumps), expect, "after {rates:?}");
+        assert_eq!(lead.bytes(&pressure_policy(), &observed("20GiB"), step), expect, "after {rates:?}");
     }
 
     #[test]
     fn the_lead_is_what_is_written_while_a_deletion_takes_effect() {
-        check(&[], false, Bytes::ZERO);
-        check(&[1e9], false, Bytes(10_000_000));
-        check(&[1e9], true, Bytes(10_000_000) + JUMP);
+        check(&[], Bytes::ZERO, Bytes::ZERO);
+        check(&[1e9], Bytes::ZERO, Bytes(10_000_000));
+        check(&[1e9], Bytes::mib(16), Bytes(10_000_000) + Bytes::mib(16));
     }
 
     #[test]
     fn slow_writers_are_dealt_with_when_they_cross() {
-        check(&[100e6], false, Bytes::ZERO);
-        check(&[100e6], true, Bytes::ZERO);
+        check(&[100e6], Bytes::ZERO, Bytes::ZERO);
+        check(&[100e6], Bytes::mib(16), Bytes::ZERO);
     }
 
     #[test]
     fn a_pause_halves_the_lead_instead_of_ending_it() {
-        check(&[2e9, 0.0], false, Bytes(10_000_000));
-        check(&[2e9, 0.0, 0.0, 0.0], false, Bytes::ZERO);
+        check(&[2e9, 0.0], Bytes::ZERO, Bytes(10_000_000));
+        check(&[2e9, 0.0, 0.0, 0.0], Bytes::ZERO, Bytes::ZERO);
     }
 
     #[test]
     fn the_lead_stays_within_the_minimum_reclaim() {
-        check(&[1e12], false, Bytes((100 << 30) / 50 / 4 * 3));
+        let beyond = (100 << 30) / 50;
+        check(&[1e12], Bytes::ZERO, Bytes(beyond / 4 * 3));
+        check(&[1e12], Bytes::gib(1), Bytes(beyond));
+        check(&[1e12], Bytes::gib(3), Bytes::gib(3));
     }
 }

@@ -81,10 +81,10 @@ pub fn hard(policy: &PressurePolicy, seen: &Observation) -> Bytes {
     Bytes(value.unwrap_or_default())
 }
 
-/// Three quarters of the minimum reclaim: up to there, [`ahead`] takes nothing that would not have gone after the crossing.
-pub fn lead_max(policy: &PressurePolicy, seen: &Observation) -> Bytes {
+/// What of available the minimum reclaim is.
+pub fn minimum_reclaim(policy: &PressurePolicy, seen: &Observation) -> Bytes {
     let beyond = policy.minimum_reclaim.amount(Signal::Available);
-    Bytes(beyond.map_or(0, |amount| amount.resolve(seen.capacity.0)) / 4 * 3)
+    Bytes(beyond.map_or(0, |amount| amount.resolve(seen.capacity.0)))
 }
 
 /// How much of `signal` can still be used up before the next threshold below is crossed, whichever level it belongs
@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(ahead("15.5GiB", "256MiB"), Bytes::ZERO);
         assert_eq!(ahead("18GiB", "2GiB"), Bytes::ZERO);
         assert_eq!(ahead("18GiB", "4GiB"), Bytes::gib(1));
-        assert_eq!(lead_max(&policy, &observed("50GiB")), "1.5GiB".parse().unwrap());
+        assert_eq!(minimum_reclaim(&policy, &observed("50GiB")), Bytes::gib(2));
     }
 
     #[test]
