@@ -23,9 +23,11 @@ mod reload;
 mod shared;
 mod showing;
 mod staging;
+mod stumbles;
 mod view;
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::ControlFlow;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -37,6 +39,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use self::filesystem::{Filesystem, Handle, Message};
 use self::shared::Shared;
+use self::stumbles::{Next, Stumbles};
 use crate::act::checkpoint_dir::CheckpointDir;
 use crate::config::{
     BrakeMode, Config, ConfigFile, DirectoryConfig, KubernetesConfig, Problems, choose_pool,
@@ -104,6 +107,8 @@ enum Happened {
     Lost(DirectoryConfig),
     /// A loop has ended: nothing is left for it to watch, or it was told to stop.
     Ended(FilesystemLabel),
+    /// A loop has ended by a bug.
+    Panicked(FilesystemLabel),
     /// The configuration file has changed.
     Reloaded(Box<Result<Config, String>>),
 }
@@ -155,6 +160,7 @@ struct Agent {
     listener: Option<Result<UnixListener, SocketError>>,
     /// By the `st_dev` of their directories.
     loops: HashMap<u64, Handle>,
+    stumbles: Stumbles,
     outbox: UnboundedSender<Happened>,
     inbox: UnboundedReceiver<Happened>,
 }
@@ -175,8 +181,20 @@ impl Agent {
         }
         notify::start(&shared);
         let config = Arc::new(granting(&written, &shared.cluster()));
-        let loops = HashMap::new();
-        Ok(Agent { options, written, config, shared, link, sandbox, listener, loops, outbox, inbox })
+        let (loops, stumbles) = (HashMap::new(), Stumbles::default());
+        Ok(Agent {
+            options,
+            written,
+            config,
+            shared,
+            link,
+            sandbox,
+            listener,
+            loops,
+            stumbles,
+            outbox,
+            inbox,
+        })
     }
 
     async fn run(mut self) -> anyhow::Result<()> {
@@ -206,12 +224,14 @@ impl Agent {
             Some(link) => link.changed().await,
             None => std::future::pending().await,
         };
-        let reason = loop {
+        let cause = loop {
             tokio::select! {
-                _ = terminate.recv() => break "SIGTERM",
-                _ = interrupt.recv() => break "SIGINT",
+                _ = terminate.recv() => break Ok("SIGTERM"),
+                _ = interrupt.recv() => break Ok("SIGINT"),
                 _ = hangup.recv() => reloads.now(),
-                Some(happened) = self.inbox.recv() => self.take(happened),
+                Some(happened) = self.inbox.recv() => if self.take(happened).is_break() {
+                    break Err("the loop of its only filesystem panicked again and again; a new process may get further");
+                },
                 cluster = cluster_changed(&mut link) => {
                     if self.learn(cluster) {
                         reloads.now();
@@ -219,6 +239,7 @@ impl Agent {
                 }
             }
         };
+        let (Ok(reason) | Err(reason)) = cause;
         tracing::info!(reason, "stopping");
         let ended = self.stop_loops().await;
         let unposted = self.shared.notify.finish(POST_LIMIT).await;
@@ -239,7 +260,7 @@ impl Agent {
             tracing::warn!("the audit log is not on the disk yet; the kernel will write it");
         }
         tracing::info!("stopped");
-        Ok(())
+        cause.map(|_| ()).map_err(anyhow::Error::msg)
     }
 
     /// Serves metrics, if configured and possible.
@@ -298,10 +319,14 @@ impl Agent {
         opener::open(directory, self.shared.clone(), self.outbox.clone());
     }
 
-    fn take(&mut self, happened: Happened) {
+    /// Breaks off when the guard is to end.
+    fn take(&mut self, happened: Happened) -> ControlFlow<()> {
         match happened {
             Happened::Opened(directory, dir) => self.watch(directory, *dir),
             Happened::Lost(directory) => {
+                for handle in self.loops.values_mut() {
+                    handle.directories.retain(|it| *it != directory);
+                }
                 if self.config.directories.contains(&directory) {
                     self.open(directory);
                 }
@@ -311,15 +336,46 @@ impl Agent {
                 // Drops the line to it, for which it waits.
                 self.loops.retain(|_, handle| handle.label != label);
             }
+            Happened::Panicked(label) => return self.begin_anew(&label),
             Happened::Reloaded(result) => self.configure(*result),
         }
+        ControlFlow::Continue(())
+    }
+
+    /// Has the directories of a loop that panicked opened for another one, which looks at everything afresh.
+    fn begin_anew(&mut self, label: &FilesystemLabel) -> ControlFlow<()> {
+        self.shared.metrics.panicked();
+        let ended = self.loops.extract_if(|_, handle| handle.label == *label);
+        let directories: Vec<_> = ended.flat_map(|(_, handle)| handle.directories).collect();
+        let next = self.stumbles.next(clock::monotonic(), !self.loops.is_empty());
+        tracing::error!(filesystem = label.as_str(), ?next, "a bug: the loop of this filesystem panicked");
+        let pause = match next {
+            Next::AtOnce => Duration::ZERO,
+            Next::After(pause) => pause,
+            Next::Exit => return ControlFlow::Break(()),
+        };
+        for directory in directories {
+            if !directory.optional {
+                self.shared.health.expect_scan(&directory.path);
+            }
+            let outbox = self.outbox.clone();
+            tokio::spawn(async move {
+                tokio::time::sleep(pause).await;
+                // Err: the guard ends.
+                let _ = outbox.send(Happened::Lost(directory));
+            });
+        }
+        ControlFlow::Continue(())
     }
 
     /// Hands a directory to the loop of its filesystem, and starts that loop if there is none.
     fn watch(&mut self, directory: DirectoryConfig, dir: CheckpointDir) {
         let dev = dir.id().dev;
         self.loops.retain(|_, handle| !handle.thread.is_finished());
-        if let Some(handle) = self.loops.get(&dev) {
+        if let Some(handle) = self.loops.get_mut(&dev) {
+            if !handle.directories.contains(&directory) {
+                handle.directories.push(directory.clone());
+            }
             let message = Message::Add(directory, Box::new(dir));
             match handle.messages.send(message) {
                 Ok(()) => {

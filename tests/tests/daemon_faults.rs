@@ -92,7 +92,17 @@ fn a_disk_that_fails_in_unlink() {
     let failures = "checkpoint_guard_deletion_failures_total{cause=\"io\"}";
     daemon.wait_until("failing", |daemon| daemon.metric(failures).is_some_and(|count| count >= 3.0));
     assert!(faults.injected() >= 3 && daemon.log().contains("EIO"), "{}", daemon.log());
-    check_survived(&scene, &names, &mut daemon, &faults, "the disk fails (dmesg)");
+    daemon.wait_until("saying it", |daemon| daemon.log().contains("the disk fails (dmesg)"));
+    daemon.keeps_running_for(Duration::from_millis(1500));
+    check_all_there(&scene, &names, &daemon);
+    // At first, and each ten seconds: taking its name away and giving it back are no news.
+    let began = daemon.audit();
+    for name in &names {
+        let tries = began.iter().filter(|line| line["outcome"] == "failed" && line["name"] == **name).count();
+        assert!(tries <= 4, "{name} was tried {tries} times\n{}", daemon.log());
+    }
+    faults.clear();
+    check_reclaims_one(&scene, &names, &mut daemon);
 }
 
 #[test]

@@ -80,6 +80,7 @@ fn a_hundred_thousand_checkpoints_and_a_thousand_more_each_second() {
     });
     let arrived = arrived.into_inner();
     let deleted = daemon.metric("checkpoint_guard_deletions_total").unwrap_or(0.0);
+    let unattributed = daemon.metric("checkpoint_guard_lost_events_total{kind=\"ledger\"}");
     println!(
         "{arrived} arrived in {:?}, {deleted} deleted; lowest {lowest} ({HARD} is hard); resident at most {}, by minute {by_minute:?}; \
          descriptors {} at first, {} at most",
@@ -94,6 +95,7 @@ fn a_hundred_thousand_checkpoints_and_a_thousand_more_each_second() {
         "this machine is too slow for a soak: {arrived} arrived"
     );
     assert!(deleted > 0.0, "{}", daemon.log());
+    assert_eq!(unattributed, Some(0.0), "files that the ledger has had no room for");
     assert!(lowest + BELOW_MAX >= HARD, "{lowest} was available at the least");
     assert!(highest.resident <= RESIDENT_MAX, "{} resident", highest.resident);
     if let [_, second, .., last] = by_minute.as_slice() {

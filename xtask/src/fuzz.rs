@@ -1,4 +1,7 @@
-//! `cargo xtask fuzz`: builds the targets in `fuzz/` with the nightly toolchain and runs them one after the other.
+//! `cargo xtask fuzz`: builds the targets in `fuzz/` and runs them one after the other.
+//!
+//! What counts the branches that an input takes, and the sanitizer, are unstable options of rustc: a nightly toolchain has
+//! them, and where there is none, the one that runs this program is told to take them all the same.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -11,7 +14,7 @@ use crate::build_ebpf::cache;
 use crate::command::{output, run as run_command};
 
 /// What `cargo install` gets where no other is installed.
-const CARGO_FUZZ_VERSION: &str = "0.13";
+const CARGO_FUZZ_VERSION: &str = "0.13.1";
 
 /// Files that stand elsewhere in the repository and make good beginnings, by target.
 const BORROWED_SEEDS: [(&str, &str); 6] = [
@@ -43,6 +46,8 @@ pub(crate) fn run(options: Options, root: &Path) -> Result<()> {
         known = options.targets;
     }
     let cargo_fuzz = cargo_fuzz()?;
+    let compiler = Compiler::find()?;
+    println!("{}", compiler.describe());
     for target in known {
         println!("== {target}: {} s", options.time);
         let corpus = PathBuf::from("fuzz/corpus").join(&target);
@@ -54,9 +59,9 @@ pub(crate) fn run(options: Options, root: &Path) -> Result<()> {
         // One archive may cost 16 MiB, DESIGN says; the sanitizer itself takes some hundreds around that.
         let limits = ["-max_len=300000", "-rss_limit_mb=1024", "-malloc_limit_mb=16", "-timeout=10"];
         run_command(
-            Command::new(&cargo_fuzz)
-                .env("RUSTUP_TOOLCHAIN", "nightly")
-                .args(["fuzz", "run", &target])
+            compiler
+                .set(&mut Command::new(&cargo_fuzz))
+                .args(["fuzz", "run", "--sanitizer", compiler.sanitizer(), &target])
                 .arg(corpus)
                 .args(seeds)
                 .arg("--")
@@ -66,6 +71,59 @@ pub(crate) fn run(options: Options, root: &Path) -> Result<()> {
         )?;
     }
     Ok(())
+}
+
+/// What compiles the targets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Compiler {
+    /// rustup's nightly.
+    Nightly,
+    /// The one that runs this program, with or without the runtime of the sanitizer.
+    Ours { has_sanitizer: bool },
+}
+
+impl Compiler {
+    fn find() -> Result<Compiler> {
+        let mut nightly = Command::new("rustup");
+        nightly.args(["run", "nightly", "rustc", "--version"]).env_remove("RUSTUP_TOOLCHAIN");
+        if output(&mut nightly).is_ok() {
+            return Ok(Compiler::Nightly);
+        }
+        let libraries = PathBuf::from(output(Command::new("rustc").args(["--print", "target-libdir"]))?);
+        let entries =
+            fs::read_dir(&libraries).with_context(|| format!("cannot read {}", libraries.display()))?;
+        let is_runtime = |name: OsString| name.to_string_lossy().ends_with("_rt.asan.a");
+        let has_sanitizer = entries.flatten().any(|entry| is_runtime(entry.file_name()));
+        Ok(Compiler::Ours { has_sanitizer })
+    }
+
+    /// For the person who started it.
+    fn describe(self) -> &'static str {
+        match self {
+            Compiler::Nightly => "built by rustup's nightly, with the address sanitizer",
+            Compiler::Ours { has_sanitizer: true } => {
+                "no nightly toolchain here: built by the stable one with RUSTC_BOOTSTRAP=1, with the address sanitizer"
+            }
+            Compiler::Ours { has_sanitizer: false } => {
+                "no nightly toolchain here: built by the stable one with RUSTC_BOOTSTRAP=1, and without a sanitizer, whose \
+                 runtime it has not got; broken promises and panics are found, memory errors are not"
+            }
+        }
+    }
+
+    fn sanitizer(self) -> &'static str {
+        match self {
+            Compiler::Nightly | Compiler::Ours { has_sanitizer: true } => "address",
+            Compiler::Ours { has_sanitizer: false } => "none",
+        }
+    }
+
+    fn set(self, command: &mut Command) -> &mut Command {
+        match self {
+            Compiler::Nightly => command.env("RUSTUP_TOOLCHAIN", "nightly"),
+            Compiler::Ours { .. } => command.env("RUSTC_BOOTSTRAP", "1"),
+        }
+    }
 }
 
 /// The programs in `fuzz/fuzz_targets`.

@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, atomic::Ordering};
@@ -54,6 +55,8 @@ pub(super) struct Handle {
     pub(super) messages: Sender<Message>,
     pub(super) bell: Arc<EventFd>,
     pub(super) thread: std::thread::JoinHandle<()>,
+    /// What it was given to watch and has not lost since.
+    pub(super) directories: Vec<DirectoryConfig>,
 }
 
 /// One watched directory.
@@ -251,15 +254,20 @@ impl Filesystem {
         };
         this.shared.brakes.enter(&this.label, messages.clone(), bell.clone());
         let label = this.label.clone();
+        let directories = vec![directory.clone()];
         let thread = std::thread::Builder::new().name(format!("fs-{name}")).spawn(move || {
             super::priority::raise();
-            this.shared.metrics.filesystem(&this.label).begin();
-            this.shared.view.enter(&this.label, this.bell.clone());
-            this.catalog.set_cluster(this.shared.cluster());
-            this.add(directory, dir);
-            this.run();
+            // After a panic nothing of what it believed is looked at any more.
+            let ran = catch_unwind(AssertUnwindSafe(|| {
+                this.shared.metrics.filesystem(&this.label).begin();
+                this.shared.view.enter(&this.label, this.bell.clone());
+                this.catalog.set_cluster(this.shared.cluster());
+                this.add(directory, dir);
+                this.run();
+            }));
+            this.end(ran.is_err());
         })?;
-        Ok(Handle { label, messages, bell, thread })
+        Ok(Handle { label, messages, bell, thread, directories })
     }
 
     fn run(&mut self) {
@@ -280,23 +288,38 @@ impl Filesystem {
             self.shared.health.beat(&self.label, monotonic());
             woken_by = self.wait(rest);
         }
-        braking::end(self);
+    }
+
+    /// Lets go of everything, and tells that this loop is no more.
+    fn end(&mut self, has_panicked: bool) {
+        // Writers are let through first, and the agent is told whatever happens here.
+        let let_go = catch_unwind(AssertUnwindSafe(|| {
+            braking::end(self);
+            if has_panicked {
+                (0..self.directories.len()).for_each(|index| self.let_go(index));
+            }
+        }));
+        if let_go.is_err() {
+            tracing::error!(filesystem = self.label.as_str(), "a bug: letting go of the filesystem panicked");
+        }
         self.shared.brakes.leave(&self.label);
         self.shared.health.forget(&self.label);
         self.shared.view.leave(&self.label);
         self.shared.metrics.filesystem(&self.label).forget();
         self.shared.publish_holdings(&self.label, None);
         self.shared.ask(&self.label, Vec::new);
-        let _ = self.outbox.send(Happened::Ended(self.label.clone()));
-        self.hand_back();
+        let label = self.label.clone();
+        let how = if has_panicked { Happened::Panicked(label) } else { Happened::Ended(label) };
+        let _ = self.outbox.send(how);
+        self.hand_back(has_panicked);
     }
 
     /// A directory may have been handed to this loop while it ended; it is opened once more, for another loop. Until the
-    /// agent has taken the end in and lets go of its side of the line.
-    fn hand_back(&self) {
+    /// agent has taken the end in and lets go of its side of the line. After a panic it opens all of them by itself.
+    fn hand_back(&self, has_panicked: bool) {
         while !self.shared.stop.load(Ordering::Relaxed) {
             match self.inbox.recv_timeout(HAND_BACK_EVERY) {
-                Ok(Message::Add(config, _)) => {
+                Ok(Message::Add(config, _)) if !has_panicked => {
                     let _ = self.outbox.send(Happened::Lost(config));
                 }
                 Ok(_) | Err(RecvTimeoutError::Timeout) => {}

@@ -52,6 +52,10 @@ const MAIL_MAX: usize = 50_000;
 const SWEEP_ABOVE: usize = 8192;
 /// A file that nobody has written to for so long needs no entry.
 const SWEEP_IDLE: Duration = Duration::from_secs(300);
+/// From here on it will be full in a few seconds if a thousand files a second come and stay; what no more than one reading
+/// has seen unchanged must go for them.
+const CROWDED_ABOVE: usize = 12_288;
+const SWEEP_IDLE_CROWDED: Duration = Duration::from_secs(2);
 
 impl Growths {
     /// Starts the thread that reads the ledger.
@@ -164,15 +168,23 @@ impl LedgerReader {
                 return;
             }
         };
-        if entries.len() > SWEEP_ABOVE {
-            let idle_since = Monotonic(now.0.saturating_sub(SWEEP_IDLE));
+        let idle = match entries.len() {
+            ..=SWEEP_ABOVE => None,
+            ..=CROWDED_ABOVE => Some(SWEEP_IDLE),
+            _ => Some(SWEEP_IDLE_CROWDED),
+        };
+        let idle_since = idle.map(|idle| Monotonic(now.0.saturating_sub(idle)));
+        if let Some(idle_since) = idle_since {
             self.probing.sweep(&entries, idle_since);
         }
         self.find_trees(&entries);
         let mut known = HashMap::with_capacity(entries.len());
         for entry in &entries {
             let before = self.known.get(&entry.file).copied().unwrap_or_default();
-            known.insert(entry.file, entry.bytes);
+            // Whoever writes to one that was swept is counted from zero.
+            if idle_since.is_none_or(|idle_since| entry.last >= idle_since) {
+                known.insert(entry.file, entry.bytes);
+            }
             let bytes = entry.bytes.saturating_sub(before);
             if !bytes.is_zero() {
                 self.post(entry, bytes, now);

@@ -205,6 +205,7 @@ impl Catalog {
             }
         }
         summary.gone = self.forget_unseen(directory);
+        self.forgive_in(Some(directory));
         self.set_pins(directory, &pins);
         self.others.insert(directory, others);
         self.count_foreign();
@@ -256,7 +257,9 @@ impl Catalog {
         Some(self.remove_at(place))
     }
 
-    /// Remembers why a deletion was refused, so that the next plan leaves it alone. Scans look again.
+    /// Remembers why a deletion was refused, so that the next plan leaves it alone, until it becomes another one or the next
+    /// scan. An event alone does not end it: a deletion that fails half-way makes events itself, and would be tried again
+    /// because of them for ever.
     pub fn set_states(&mut self, directory: u16, name: &OsStr, states: States) {
         if let Some(place) = self.find(directory, name) {
             self.inventory.checkpoints[place].states.insert(states);
@@ -266,8 +269,15 @@ impl Catalog {
     /// Lets those be tried again whose deletion failed: the disk, or whoever had made them immutable, may have changed its
     /// mind, and nothing tells.
     pub fn forgive(&mut self) {
+        self.forgive_in(None);
+    }
+
+    /// The same of one directory, or of all.
+    fn forgive_in(&mut self, directory: Option<u16>) {
         for checkpoint in &mut self.inventory.checkpoints {
-            checkpoint.states.remove(States::REFUSED);
+            if directory.is_none_or(|directory| checkpoint.directory == directory) {
+                checkpoint.states.remove(States::REFUSED);
+            }
         }
     }
 

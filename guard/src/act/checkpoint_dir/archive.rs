@@ -39,9 +39,9 @@ pub(super) fn remove(
         }
     };
     let mut farewell = None;
-    let empties = dir.emptying().is_some() && expected.len >= WORTH_TRUNCATING;
+    let emptying = if expected.len >= WORTH_TRUNCATING { dir.emptying() } else { None };
     // Where a second name could not be taken away, no other one is given.
-    let unlinked = if empties && !dir.has_second_names() {
+    let unlinked = if emptying.is_some() && !dir.has_second_names() {
         drop(unused);
         match dir.farewells.prepare(&aside) {
             Ok(Some((other, hears))) => {
@@ -71,7 +71,7 @@ pub(super) fn remove(
             let has_come = farewell.is_some_and(Farewell::has_come);
             // A name that somebody gave it at the last instant keeps its content.
             let is_unreachable = has_come && !removed.allocated.is_zero();
-            let emptying = dir.emptying().filter(|_| is_unreachable);
+            let emptying = emptying.filter(|_| is_unreachable);
             Ok((removed, Some(Content { file, len: expected.len, emptying })))
         }
         Gone::NoSpace(aside) => {

@@ -25,8 +25,7 @@ impl Catalog {
             self.notes[place].seen = self.round;
             let checkpoint = &mut self.inventory.checkpoints[place];
             let unchanged = version_of(checkpoint) == version;
-            let unsettled =
-                checkpoint.states.intersects(States::BEING_WRITTEN | States::IN_USE | States::REFUSED);
+            let unsettled = checkpoint.states.intersects(States::BEING_WRITTEN | States::IN_USE);
             set_size(checkpoint, stat, reach);
             if unchanged && (!unsettled || self.notes[place].content == Content::Asked) {
                 return false;
@@ -59,7 +58,6 @@ impl Catalog {
     pub(super) fn settle(&mut self, place: usize, dir: BorrowedFd<'_>) {
         let checkpoint = &mut self.inventory.checkpoints[place];
         let state = probe_open(dir, &checkpoint.name);
-        checkpoint.states.remove(States::REFUSED);
         let is_restoring = self.cluster.declared(checkpoint).is_some_and(|it| it.restoring);
         let is_open = matches!(state, OpenState::Reading | OpenState::Writing);
         checkpoint.states.set(States::IN_USE, is_open || is_restoring);
@@ -116,7 +114,8 @@ impl Catalog {
         let note = Note { content: Content::Read, seen: self.round };
         match place {
             Some(place) => {
-                checkpoint.states |= self.inventory.checkpoints[place].states & States::PINNED;
+                let stays = if changed { States::PINNED } else { States::PINNED | States::REFUSED };
+                checkpoint.states |= self.inventory.checkpoints[place].states & stays;
                 self.inventory.checkpoints[place] = checkpoint;
                 self.notes[place] = note;
             }

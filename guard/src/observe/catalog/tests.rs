@@ -164,3 +164,56 @@ fn what_changes_while_it_is_read_is_read_again() {
     watched.read_all();
     assert!(!watched.states(name).contains(States::BEING_WRITTEN));
 }
+
+#[test]
+fn what_could_not_be_deleted_is_left_alone_until_a_scan_or_until_it_is_another_one() {
+    let mut watched = Watched::new(2);
+    let name = "checkpoint-web_team-app-2026-01-01T00:00:00Z.tar";
+    let folder = watched.path(0).to_owned();
+    write_tar(&folder.join(name), &["config.dump", "spec.dump"]);
+    watched.scan(0);
+    watched.read_all();
+    let refuse = |watched: &mut Watched| {
+        watched.catalog.set_states(0, OsStr::new(name), States::REFUSED);
+    };
+    let is_refused = |watched: &Watched| watched.states(name).contains(States::REFUSED);
+    refuse(&mut watched);
+    // Out of sight and back, as it goes when the last step fails.
+    std::fs::rename(folder.join(name), folder.join(".evicting-1")).unwrap();
+    std::fs::rename(folder.join(".evicting-1"), folder.join(name)).unwrap();
+    watched.hear(0, name);
+    assert!(is_refused(&watched));
+    watched.scan(1);
+    assert!(is_refused(&watched), "that was another directory");
+    watched.scan(0);
+    assert!(!is_refused(&watched));
+    refuse(&mut watched);
+    write_tar(&folder.join(name), &["config.dump", "spec.dump", "checkpoint/pages-1.img"]);
+    watched.hear(0, name);
+    assert!(!is_refused(&watched));
+    refuse(&mut watched);
+    watched.catalog.forgive();
+    assert!(!is_refused(&watched));
+}
+
+#[test]
+fn a_pod_checkpoint_that_could_not_be_deleted_is_left_alone_as_well() {
+    let folder = tempfile::tempdir().unwrap();
+    let name = OsStr::new("checkpoint-web_team-2026-01-01T00:00:00Z");
+    std::fs::create_dir(folder.path().join(name)).unwrap();
+    std::fs::write(folder.path().join(name).join("app.tar"), [7; 4096]).unwrap();
+    let dir = File::open(folder.path()).unwrap();
+    let mut catalog = Catalog::new(vec![folder.path().to_owned()]);
+    catalog.scan(0, dir.as_fd(), Holds::PodCheckpoints).unwrap();
+    catalog.set_states(0, name, States::REFUSED);
+    let hear = |catalog: &mut Catalog| {
+        catalog.refresh(0, dir.as_fd(), Holds::PodCheckpoints, name);
+        catalog.inventory().checkpoints[0].states.contains(States::REFUSED)
+    };
+    assert!(hear(&mut catalog));
+    std::fs::write(folder.path().join(name).join("app.tar"), [7; 8192]).unwrap();
+    assert!(!hear(&mut catalog));
+    catalog.set_states(0, name, States::REFUSED);
+    catalog.scan(0, dir.as_fd(), Holds::PodCheckpoints).unwrap();
+    assert!(!catalog.inventory().checkpoints[0].states.contains(States::REFUSED));
+}

@@ -7,27 +7,26 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
-use kube::api::{DynamicObject, ListParams, WatchEvent, WatchParams};
+use kube::api::{DynamicObject, ListParams, WatchParams};
 use kube::core::discovery::ApiResource;
 use kube::{Api, Client, Error};
 use serde_json::Value;
 
 use super::Trouble;
 use super::trouble::Cause;
+use super::watch::{Heard, WATCH_SECONDS, hear, jittered};
 use crate::model::Declared;
 
 /// Its name in metrics, logs and the ClusterRole.
 pub const RESOURCE: &str = "podcheckpoints";
 /// The groups it has been proposed in.
 const GROUPS: [&str; 2] = ["checkpoint.k8s.io", "node.k8s.io"];
-/// An administrator who switches the feature on waits for so long at most.
+/// An administrator who switches the feature on waits for so long at most. Drawn from its upper half, as all waits here: a
+/// fleet does not come back as one.
 const DISCOVER_EVERY: Duration = Duration::from_secs(600);
 /// After a failure.
 const BACKOFF: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 const LIMIT: Duration = Duration::from_secs(30);
-const WATCH_SECONDS: u32 = 290;
-const WATCH_GRACE: Duration = Duration::from_secs(10);
 const PAGE: u32 = 500;
 
 /// What is told.
@@ -57,12 +56,12 @@ pub async fn follow(client: Client, node: &str, mut tell: impl FnMut(Told)) -> I
             Ok(Some(resource)) => resource,
             Ok(None) => {
                 tell(Told::Absent);
-                tokio::time::sleep(DISCOVER_EVERY).await;
+                tokio::time::sleep(jittered(DISCOVER_EVERY)).await;
                 continue;
             }
             Err(trouble) => {
                 tell(Told::Failed(trouble));
-                tokio::time::sleep(wait).await;
+                tokio::time::sleep(jittered(wait)).await;
                 wait = (wait * 2).min(BACKOFF[1]);
                 continue;
             }
@@ -83,7 +82,7 @@ pub async fn follow(client: Client, node: &str, mut tell: impl FnMut(Told)) -> I
             let is_refused = trouble.cause == Cause::Refused;
             tell(Told::Failed(trouble));
             wait = if heard { BACKOFF[0] } else { (wait * 2).min(BACKOFF[1]) };
-            tokio::time::sleep(wait).await;
+            tokio::time::sleep(jittered(wait)).await;
             if is_refused {
                 break;
             }
@@ -181,34 +180,16 @@ impl Watch<'_> {
         tell(Told::Calling("watch"));
         let version = self.version.clone().unwrap_or_default();
         let stream = limited(&what, self.api.watch(&params, &version)).await?;
-        let mut stream = std::pin::pin!(stream);
-        tell(Told::Current);
-        let silence = Duration::from_secs(WATCH_SECONDS.into()) + WATCH_GRACE;
-        loop {
-            let next = tokio::time::timeout(silence, stream.next());
-            let Some(event) = next.await.map_err(|_| Trouble::timeout(&what, silence))? else {
-                return Ok(());
+        let (api_version, node) = (&self.resource.api_version, self.node);
+        hear(stream, &what, &mut self.version, |heard| {
+            let told = match heard {
+                Heard::Current => Some(Told::Current),
+                Heard::Changed(object) => read(&object, api_version, node).map(Told::Changed),
+                Heard::Deleted(object) => read(&object, api_version, node).map(Told::Deleted),
             };
-            let (object, is_gone) = match event.map_err(|error| Trouble::new(&what, &error))? {
-                WatchEvent::Added(object) | WatchEvent::Modified(object) => (object, false),
-                WatchEvent::Deleted(object) => (object, true),
-                WatchEvent::Bookmark(bookmark) => {
-                    self.version = Some(bookmark.metadata.resource_version);
-                    tell(Told::Current);
-                    continue;
-                }
-                WatchEvent::Error(status) => {
-                    let message = status.message.clone();
-                    return Err(Trouble { what, cause: Cause::from_status(status.code), message });
-                }
-            };
-            if let Some(version) = &object.metadata.resource_version {
-                self.version = Some(version.clone());
-            }
-            if let Some(declared) = self.read(&object) {
-                tell(if is_gone { Told::Deleted(declared) } else { Told::Changed(declared) });
-            }
-        }
+            told.into_iter().for_each(&mut *tell);
+        })
+        .await
     }
 
     /// What an object says of data on this node; `None` when its data is elsewhere, or not there yet.

@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
+use futures_util::{Stream, StreamExt as _};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::api::{ListParams, WatchEvent, WatchParams};
 use kube::{Api, Client, Resource as KubeResource};
@@ -21,7 +21,7 @@ const LIST_LIMIT: Duration = Duration::from_secs(60);
 const WATCH_LIMIT: Duration = Duration::from_secs(30);
 /// The server ends a watch after this long, and it is begun anew from where it was. Also how long a connection may be
 /// dead without anybody noticing. The kubelet's watches last five to ten minutes.
-const WATCH_SECONDS: u32 = 290;
+pub(super) const WATCH_SECONDS: u32 = 290;
 /// So much longer than that, and the connection is dead.
 const WATCH_GRACE: Duration = Duration::from_secs(10);
 /// Nobody gets more at once: 500 namespaces are 300 KiB.
@@ -144,31 +144,60 @@ where
         let begun = tokio::time::timeout(WATCH_LIMIT, self.api.watch_metadata(&params, version));
         let begun = begun.await.map_err(|_| Trouble::timeout(&what, WATCH_LIMIT))?;
         let stream = begun.map_err(|error| Trouble::new(&what, &error))?;
-        let mut stream = std::pin::pin!(stream);
-        tell(Seen::Current);
-        let silence = Duration::from_secs(WATCH_SECONDS.into()) + WATCH_GRACE;
-        loop {
-            let next = tokio::time::timeout(silence, stream.next());
-            let next = next.await.map_err(|_| Trouble::timeout(&what, silence))?;
-            let Some(event) = next else { return Ok(()) };
-            let (object, is_gone) = match event.map_err(|error| Trouble::new(&what, &error))? {
-                WatchEvent::Added(object) | WatchEvent::Modified(object) => (object, false),
-                WatchEvent::Deleted(object) => (object, true),
-                WatchEvent::Bookmark(bookmark) => {
-                    self.version = Some(bookmark.metadata.resource_version);
-                    tell(Seen::Current);
-                    continue;
-                }
-                WatchEvent::Error(status) => {
-                    let message = status.message.clone();
-                    return Err(Trouble { what, cause: Cause::from_status(status.code), message });
-                }
-            };
-            if let Some(version) = &object.metadata.resource_version {
-                self.version = Some(version.clone());
+        hear(stream, &what, &mut self.version, |heard| {
+            tell(match heard {
+                Heard::Current => Seen::Current,
+                Heard::Changed(object) => Seen::Changed(Box::new(object.metadata)),
+                Heard::Deleted(object) => Seen::Deleted(Box::new(object.metadata)),
+            });
+        })
+        .await
+    }
+}
+
+/// What a watch says.
+pub(super) enum Heard<T> {
+    /// Nothing has changed.
+    Current,
+    /// One has come, or changed.
+    Changed(T),
+    /// One was deleted.
+    Deleted(T),
+}
+
+/// Listens to a watch that has begun until the server ends it, or is silent for longer than it may be; `version` follows.
+pub(super) async fn hear<T>(
+    stream: impl Stream<Item = kube::Result<WatchEvent<T>>>,
+    what: &str,
+    version: &mut Option<String>,
+    mut tell: impl FnMut(Heard<T>),
+) -> Result<(), Trouble>
+where
+    T: KubeResource + Clone,
+{
+    let mut stream = std::pin::pin!(stream);
+    tell(Heard::Current);
+    let silence = Duration::from_secs(WATCH_SECONDS.into()) + WATCH_GRACE;
+    loop {
+        let next = tokio::time::timeout(silence, stream.next());
+        let next = next.await.map_err(|_| Trouble::timeout(what, silence))?;
+        let Some(event) = next else { return Ok(()) };
+        let (object, is_gone) = match event.map_err(|error| Trouble::new(what, &error))? {
+            WatchEvent::Added(object) | WatchEvent::Modified(object) => (object, false),
+            WatchEvent::Deleted(object) => (object, true),
+            WatchEvent::Bookmark(bookmark) => {
+                *version = Some(bookmark.metadata.resource_version);
+                tell(Heard::Current);
+                continue;
             }
-            let metadata = Box::new(object.metadata);
-            tell(if is_gone { Seen::Deleted(metadata) } else { Seen::Changed(metadata) });
+            WatchEvent::Error(status) => {
+                let (cause, message) = (Cause::from_status(status.code), status.message.clone());
+                return Err(Trouble { what: what.to_owned(), cause, message });
+            }
+        };
+        if object.meta().resource_version.is_some() {
+            version.clone_from(&object.meta().resource_version);
         }
+        tell(if is_gone { Heard::Deleted(object) } else { Heard::Changed(object) });
     }
 }

@@ -20,6 +20,7 @@ pub(super) struct AgentFamilies {
     sandbox: GaugeVec,
     lost: IntCounterVec,
     wakes: IntCounterVec,
+    panics: IntCounter,
     scans: IntCounterVec,
     scan_failures: IntCounterVec,
     last_scan: GaugeVec,
@@ -71,6 +72,11 @@ impl AgentFamilies {
                 "checkpoint_guard_wakes_total",
                 &[WAKE],
                 "Turns of the loop, by what woke it; hundreds per second without writers would be a busy loop.",
+            ),
+            panics: families.counter(
+                "checkpoint_guard_loop_panics_total",
+                "Loops that ended by a bug of the guard. Another one begins with a fresh look at its filesystem; the log says \
+                 where it was. Please report it.",
             ),
             scans: families.counter_by(
                 "checkpoint_guard_scans_total",
@@ -154,6 +160,10 @@ impl AgentFamilies {
 
     pub(super) fn woke(&self, cause: Wake) {
         self.wakes.with_label_values(&[cause.as_str()]).inc();
+    }
+
+    pub(super) fn panicked(&self) {
+        self.panics.inc();
     }
 
     pub(super) fn begin(&self, filesystem: &FilesystemLabel) {

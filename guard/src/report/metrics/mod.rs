@@ -168,6 +168,11 @@ impl Metrics {
         self.agent.woke(cause);
     }
 
+    /// The loop of a filesystem panicked.
+    pub fn panicked(&self) {
+        self.agent.panicked();
+    }
+
     /// A line could not be written to the audit log.
     pub fn audit_failed(&self) {
         self.agent.audit_failed();

@@ -114,6 +114,7 @@ fn exercise(metrics: &Metrics) {
     metrics.lost(LostEvents::Ledger, 1);
     metrics.woke(Wake::Budget);
     metrics.audit_failed();
+    metrics.panicked();
     metrics.config_loaded(Timestamp::from_second(1_700_000_000).unwrap());
     metrics.config_rejected();
     metrics.cluster_begin();
