@@ -206,6 +206,7 @@ impl Catalog {
         }
         summary.gone = self.forget_unseen(directory);
         self.set_pins(directory, &pins);
+        self.strings.forget_unused();
         self.others.insert(directory, others);
         self.count_foreign();
         Ok(summary)
@@ -301,7 +302,7 @@ impl Catalog {
             if was_restoring {
                 checkpoint.states.remove(States::IN_USE);
             }
-            declare(checkpoint, &cluster);
+            declare(checkpoint, &mut self.strings, &cluster);
             checkpoint.states.set(States::ORPHAN, cluster.fate(checkpoint) == Fate::Gone);
         }
         self.cluster = cluster;

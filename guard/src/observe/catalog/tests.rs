@@ -148,6 +148,24 @@ fn what_waits_to_be_read_stands_in_the_queue_once_however_often_it_is_looked_at(
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "somebody else deletes what is only a test's")]
+fn names_of_pods_that_have_no_checkpoint_any_more_are_forgotten() {
+    let mut watched = Watched::new(1);
+    let folder = watched.path(0).to_owned();
+    let name = |pod: u32| format!("checkpoint-job-{pod}_ci-app-2026-01-01T00:00:00Z.tar");
+    let mut most = 0;
+    for pod in 0..100 {
+        write_tar(&folder.join(name(pod)), &["config.dump", "spec.dump"]);
+        watched.scan(0);
+        watched.read_all();
+        std::fs::remove_file(folder.join(name(pod))).unwrap();
+        most = most.max(watched.catalog.strings.len());
+    }
+    // Those of two pods at most: two identities, read and unread, and three names for each reading.
+    assert!((3..=20).contains(&most), "{most}");
+}
+
+#[test]
 fn what_changes_while_it_is_read_is_read_again() {
     let mut watched = Watched::new(1);
     let name = "checkpoint-web_team-app-2026-01-01T00:00:00Z.tar";
