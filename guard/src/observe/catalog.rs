@@ -133,7 +133,10 @@ pub struct Catalog {
     index: HashTable<u32>,
     hasher: DefaultHashBuilder,
     strangers: HashMap<(u16, Box<OsStr>), Stranger>,
-    unread: VecDeque<(u16, Box<OsStr>)>,
+    /// Places whose content is [`Content::Queued`], each at least once; what else stands here has been moved or read since.
+    /// With names in it, a first scan would leave a hole in the heap beside each name that stays.
+    unread: VecDeque<u32>,
+    unread_strangers: VecDeque<(u16, Box<OsStr>)>,
     strings: Interner,
     cluster: Arc<Cluster>,
     round: u32,
@@ -166,8 +169,9 @@ impl Catalog {
     /// Whether some content is not known yet although nobody writes it: decisions may change soon.
     pub fn has_unread(&self) -> bool {
         let is_asked = |content: Content| content == Content::Asked;
-        !self.unread.is_empty()
-            || self.notes.iter().any(|note| is_asked(note.content))
+        let is_unread = |note: &Note| matches!(note.content, Content::Queued | Content::Asked);
+        !self.unread_strangers.is_empty()
+            || self.notes.iter().any(is_unread)
             || self.strangers.values().any(|stranger| is_asked(stranger.content))
     }
 
@@ -342,25 +346,31 @@ impl Catalog {
     /// Up to `most` archives whose content is wanted. Each must be answered with [`Catalog::answer`].
     pub fn wanted(&mut self, most: usize) -> Vec<ReadRequest> {
         let mut requests = Vec::new();
-        while requests.len() < most {
-            let Some((directory, name)) = self.unread.pop_front() else { break };
-            let version = if let Some(place) = self.find(directory, &name) {
-                let note = &mut self.notes[place];
-                if note.content != Content::Queued {
-                    continue;
-                }
-                note.content = Content::Asked;
-                version_of(&self.inventory.checkpoints[place])
-            } else if let Some(stranger) = self.strangers.get_mut(&(directory, name.clone())) {
-                if stranger.content != Content::Queued {
-                    continue;
-                }
-                stranger.content = Content::Asked;
-                Version::from(&stranger.stat)
-            } else {
+        while requests.len() < most
+            && let Some(place) = self.unread.pop_front()
+        {
+            let place = place as usize;
+            let Some(note) = self.notes.get_mut(place).filter(|note| note.content == Content::Queued) else {
                 continue;
             };
+            note.content = Content::Asked;
+            let checkpoint = &self.inventory.checkpoints[place];
+            let (directory, name) = (checkpoint.directory, OsString::from(&*checkpoint.name));
+            requests.push(ReadRequest { directory, name, version: version_of(checkpoint) });
+        }
+        while requests.len() < most
+            && let Some((directory, name)) = self.unread_strangers.pop_front()
+        {
+            let stranger = self.strangers.get_mut(&(directory, name.clone()));
+            let Some(stranger) = stranger.filter(|stranger| stranger.content == Content::Queued) else {
+                continue;
+            };
+            stranger.content = Content::Asked;
+            let version = Version::from(&stranger.stat);
             requests.push(ReadRequest { directory, name: name.into(), version });
+        }
+        if self.unread.is_empty() {
+            self.unread.shrink_to_fit();
         }
         requests
     }

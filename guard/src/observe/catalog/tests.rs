@@ -140,11 +140,31 @@ fn what_waits_to_be_read_stands_in_the_queue_once_however_often_it_is_looked_at(
             watched.hear(0, name);
         }
     }
-    assert_eq!(watched.catalog.unread.len(), names.len());
+    assert_eq!((watched.catalog.unread.len(), watched.catalog.unread_strangers.len()), (50, 50));
     watched.read_all();
     assert!(!watched.catalog.has_unread());
     let is_read = |checkpoint: &Checkpoint| !checkpoint.states.contains(States::BEING_WRITTEN);
     assert!(watched.catalog.inventory().checkpoints.iter().all(is_read));
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "somebody else deletes what is only a test's")]
+fn what_moves_up_while_it_waits_to_be_read_is_read_all_the_same() {
+    let mut watched = Watched::new(1);
+    let folder = watched.path(0).to_owned();
+    let names: Vec<String> =
+        (0..50).map(|n| format!("checkpoint-web_team-app-2026-01-01T00:00:{n:02}Z.tar")).collect();
+    names.iter().for_each(|name| write_tar(&folder.join(name), &["config.dump", "spec.dump"]));
+    watched.scan(0);
+    // The last ones move to where these were.
+    for name in names.iter().step_by(3) {
+        std::fs::remove_file(folder.join(name)).unwrap();
+    }
+    watched.scan(0);
+    watched.read_all();
+    assert!(!watched.catalog.has_unread());
+    let is_read = |checkpoint: &Checkpoint| !checkpoint.states.contains(States::BEING_WRITTEN);
+    assert_eq!(watched.catalog.inventory().checkpoints.iter().filter(|it| is_read(it)).count(), 33);
 }
 
 #[test]
