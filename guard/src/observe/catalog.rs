@@ -144,6 +144,7 @@ pub struct Catalog {
     reach: HashMap<u16, Reach>,
     /// What each directory holds that no checkpoint can be, as of its last scan: links, special files, other directories.
     others: HashMap<u16, usize>,
+    revision: u64,
 }
 
 impl Catalog {
@@ -157,11 +158,17 @@ impl Catalog {
         &self.inventory
     }
 
+    /// Another number after whatever may have changed the inventory: what was made of it at the same number still holds.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
     /// Adds a directory; the result is its index.
     ///
     /// # Panics
     /// With more than 65,535 directories on one filesystem.
     pub fn add_directory(&mut self, path: PathBuf) -> u16 {
+        self.revision += 1;
         self.inventory.directories.push(path);
         u16::try_from(self.inventory.directories.len() - 1).expect("nobody configures 65,536 directories")
     }
@@ -180,6 +187,7 @@ impl Catalog {
     /// # Errors
     /// The directory cannot be read; what was known stays.
     pub fn scan(&mut self, directory: u16, dir: BorrowedFd<'_>, holds: Holds) -> Result<ScanSummary, Errno> {
+        self.revision += 1;
         self.round = self.round.wrapping_add(1);
         self.reach.insert(directory, Reach::of(dir));
         let mut summary = ScanSummary::default();
@@ -218,6 +226,7 @@ impl Catalog {
 
     /// Looks at one entry of `dir` again, after an event. The result is whether somebody has it open for writing.
     pub fn refresh(&mut self, directory: u16, dir: BorrowedFd<'_>, holds: Holds, name: &OsStr) -> bool {
+        self.revision += 1;
         let is_open = self.look_at(directory, dir, holds, name);
         self.count_foreign();
         is_open
@@ -258,11 +267,13 @@ impl Catalog {
     /// Takes a checkpoint out: it was deleted, or has gone.
     pub fn remove(&mut self, directory: u16, name: &OsStr) -> Option<Checkpoint> {
         let place = self.find(directory, name)?;
+        self.revision += 1;
         Some(self.remove_at(place))
     }
 
     /// Remembers why a deletion was refused, so that the next plan leaves it alone. Scans look again.
     pub fn set_states(&mut self, directory: u16, name: &OsStr, states: States) {
+        self.revision += 1;
         if let Some(place) = self.find(directory, name) {
             self.inventory.checkpoints[place].states.insert(states);
         }
@@ -271,6 +282,7 @@ impl Catalog {
     /// Lets those be tried again whose deletion failed: the disk, or whoever had made them immutable, may have changed its
     /// mind, and nothing tells.
     pub fn forgive(&mut self) {
+        self.revision += 1;
         for checkpoint in &mut self.inventory.checkpoints {
             checkpoint.states.remove(States::REFUSED);
         }
@@ -279,6 +291,7 @@ impl Catalog {
     /// Looks again at those in `directory` that somebody had open: he may be done. And at those with another name, of whose end
     /// no event tells.
     pub fn look_again(&mut self, directory: u16, dir: BorrowedFd<'_>) {
+        self.revision += 1;
         let reach = self.reach(directory);
         for place in 0..self.notes.len() {
             let checkpoint = &mut self.inventory.checkpoints[place];
@@ -301,6 +314,7 @@ impl Catalog {
 
     /// Takes over what is known of the cluster: whose pod is gone, whose a pod checkpoint is and whether it is being restored.
     pub fn set_cluster(&mut self, cluster: Arc<Cluster>) {
+        self.revision += 1;
         for checkpoint in &mut self.inventory.checkpoints {
             let was_restoring = self.cluster.declared(checkpoint).is_some_and(|it| it.restoring);
             if was_restoring {
@@ -337,6 +351,7 @@ impl Catalog {
 
     /// Takes out everything in a directory that is no longer watched.
     pub fn forget_directory(&mut self, directory: u16) {
+        self.revision += 1;
         self.round = self.round.wrapping_add(1);
         self.forget_unseen(directory);
         self.others.remove(&directory);
@@ -378,6 +393,7 @@ impl Catalog {
     /// Takes the answer to a request. One about a version that is no longer there is dropped; the newer version
     /// waits in the queue already.
     pub fn answer(&mut self, (request, reading): Answer) {
+        self.revision += 1;
         let ReadRequest { directory, name, version } = request;
         let contents = match reading {
             Reading::Contents(contents) => Some(contents),

@@ -186,6 +186,29 @@ fn names_of_pods_that_have_no_checkpoint_any_more_are_forgotten() {
 }
 
 #[test]
+fn what_is_seen_of_the_inventory_changes_its_number() {
+    let mut watched = Watched::new(1);
+    let name = "checkpoint-web_team-app-2026-01-01T00:00:00Z.tar";
+    write_tar(&watched.path(0).join(name), &["config.dump", "spec.dump"]);
+    let mut seen = watched.catalog.revision();
+    let mut is_new =
+        |catalog: &Catalog| std::mem::replace(&mut seen, catalog.revision()) != catalog.revision();
+    watched.scan(0);
+    assert!(is_new(&watched.catalog));
+    watched.read_all();
+    assert!(is_new(&watched.catalog));
+    watched.catalog.set_states(0, name.as_ref(), States::REFUSED);
+    assert!(is_new(&watched.catalog));
+    watched.catalog.forgive();
+    assert!(is_new(&watched.catalog));
+    watched.catalog.set_cluster(Arc::default());
+    assert!(is_new(&watched.catalog));
+    assert!(watched.catalog.wanted(1).is_empty() && !is_new(&watched.catalog));
+    watched.catalog.remove(0, name.as_ref());
+    assert!(is_new(&watched.catalog));
+}
+
+#[test]
 fn what_changes_while_it_is_read_is_read_again() {
     let mut watched = Watched::new(1);
     let name = "checkpoint-web_team-app-2026-01-01T00:00:00Z.tar";
