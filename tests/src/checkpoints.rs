@@ -47,7 +47,7 @@ pub fn checkpoint_at(path: &Path) -> Checkpoint {
         len: Bytes(metadata.len()),
         allocated,
         inodes,
-        identity: Identity { owner: Owner::new("team", "web", "app"), ..Identity::default() },
+        identity: Identity { owner: Owner::new("team", "web", "app"), ..Identity::default() }.into(),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Inventories of any size, for measuring decisions over them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use guard::model::*;
@@ -7,9 +8,10 @@ use jiff::{SignedDuration, Timestamp};
 
 /// `count` checkpoints of 40 namespaces and 5,000 containers, ages over a month, sizes from 16 MiB to 4 GiB; the same in every run.
 pub fn inventory(count: u64, now: Timestamp) -> Inventory {
-    let owners: Vec<Owner> = (0..5_000)
-        .map(|n| Owner::new(&format!("ns-{}", n % 40), &format!("pod-{}", n / 4), &format!("c-{}", n % 4)))
-        .collect();
+    let owners = (0..5_000)
+        .map(|n| Owner::new(&format!("ns-{}", n % 40), &format!("pod-{}", n / 4), &format!("c-{}", n % 4)));
+    let exact = |owner| Arc::new(Identity { owner, certainty: Certainty::Exact, ..Identity::default() });
+    let identities: Vec<_> = owners.map(exact).collect();
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let mut random = |below: u64| {
         state ^= state << 13;
@@ -19,19 +21,22 @@ pub fn inventory(count: u64, now: Timestamp) -> Inventory {
     };
     let checkpoints = (0..count).map(|n| {
         let created = now - SignedDuration::from_secs(random(30 * 86_400) as i64);
-        let owner = owners[random(5_000) as usize].clone();
+        let identity = identities[random(5_000) as usize].clone();
         Checkpoint {
             directory: 0,
             kind: Kind::Archive,
             states: if random(100) == 0 { States::PINNED } else { States::empty() },
-            name: std::ffi::OsString::from(format!("checkpoint-{owner}-{n}.tar").replace('/', "_")).into(),
+            name: std::ffi::OsString::from(
+                format!("checkpoint-{}-{n}.tar", identity.owner).replace('/', "_"),
+            )
+            .into(),
             file: FileId { dev: 1, ino: n },
             created,
             modified: created,
             len: Bytes::gib(4),
             allocated: Bytes::mib(16 + random(4080)),
             inodes: 1,
-            identity: Identity { owner, certainty: Certainty::Exact, ..Identity::default() },
+            identity,
         }
     });
     Inventory { directories: vec!["/checkpoints".into()], checkpoints: checkpoints.collect(), foreign: 0 }

@@ -17,6 +17,7 @@ use crate::act::checkpoint_dir::CheckpointDir;
 use crate::act::extent_size;
 use crate::agent::braking::{self, FilesystemBrake};
 use crate::agent::clock::{monotonic, wall};
+use crate::agent::memory;
 use crate::agent::naming::Naming;
 use crate::agent::probing::Watched;
 use crate::agent::reader::Reader;
@@ -134,6 +135,10 @@ pub(super) struct Filesystem {
     began: Monotonic,
     /// Everything that lay there at the start is known.
     is_acquainted: bool,
+    /// What was needed only for that has been given back.
+    is_tidy: bool,
+    /// [`Catalog::revision`] when what lies here was last summed up.
+    summed_up: Option<u64>,
 }
 
 /// How to sleep.
@@ -251,6 +256,8 @@ impl Filesystem {
             is_blind: false,
             began: now,
             is_acquainted: false,
+            is_tidy: false,
+            summed_up: None,
         };
         this.shared.brakes.enter(&this.label, messages.clone(), bell.clone());
         let label = this.label.clone();
@@ -351,6 +358,7 @@ impl Filesystem {
         if is_due {
             self.due.publish = Monotonic(now.0 + PUBLISH_EVERY);
             self.publish(&seen);
+            self.tidy();
         }
         showing::publish(self, &seen, is_due);
         self.rest(&seen, now)
@@ -365,6 +373,14 @@ impl Filesystem {
         let knows_all = age >= ACQUAINTED_AFTER && !self.catalog.has_unread();
         self.is_acquainted |= knows_all || age >= patience;
         !self.is_acquainted
+    }
+
+    /// Gives back what reading everything took, once and when nothing presses.
+    fn tidy(&mut self) {
+        if !self.is_tidy && self.pressure.level() == Level::Normal && !self.catalog.has_unread() {
+            self.is_tidy = true;
+            memory::give_back();
+        }
     }
 
     /// Measures the filesystem; `None` when that fails.
@@ -859,10 +875,15 @@ impl Filesystem {
             unreclaimable: self.relief.unreclaimable(),
             brake: self.brake.is_engaged(),
         });
-        let sizes = self.catalog.inventory().checkpoints.iter().map(|checkpoint| checkpoint.allocated);
-        self.brake.learn_largest(sizes.max().unwrap_or_default());
         metrics.unencrypted(unencrypted);
-        self.shared.publish_holdings(&self.label, Some(self.catalog.inventory()));
+        // On an idle node this would be most of what the guard does.
+        let revision = Some(self.catalog.revision());
+        if std::mem::replace(&mut self.summed_up, revision) != revision {
+            let inventory = self.catalog.inventory();
+            let sizes = inventory.checkpoints.iter().map(|checkpoint| checkpoint.allocated);
+            self.brake.learn_largest(sizes.max().unwrap_or_default());
+            self.shared.publish_holdings(&self.label, Some(inventory));
+        }
         self.shared.publish_losses();
         self.shared.publish_growth();
         self.shared.ask(&self.label, || self.catalog.pods_to_look_up(wall(), LOOK_UPS_MAX));

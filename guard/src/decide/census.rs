@@ -13,7 +13,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 pub use self::party::Party;
-use self::party::{Address, Registry};
+use self::party::{Address, Newest, Registry};
 use crate::model::{Bytes, Inventory, Kind, Need, Owner, Policy, Protection, States};
 
 /// What is never told of a checkpoint that could be restored by itself.
@@ -56,40 +56,50 @@ pub(crate) struct Extremes {
     pub(crate) most_gain: Need,
     /// What all free together.
     pub(crate) total: Need,
+    /// What was observed of any.
+    pub(crate) states: States,
 }
 
 impl Extremes {
-    fn note(&mut self, instant: i64, gain: Need) {
+    fn note(&mut self, instant: i64, gain: Need, states: States) {
         self.oldest = self.oldest.min(instant);
         self.most_gain = self.most_gain.max(gain);
         self.total = self.total.plus(gain);
+        self.states |= states;
     }
 }
 
 /// Everything that a decision asks for again and again, in 32 bytes: there may be a million of them, and walking the
 /// large records in any order but their own is a cache miss each.
 #[derive(Clone, Copy, Debug)]
-struct Facts {
+pub(crate) struct Facts {
     /// [`Checkpoint::instant`] in nanoseconds; beyond the years 1677 and 2262 the nearest that fits.
-    instant: i64,
+    pub(crate) instant: i64,
     allocated: Bytes,
     inodes: u32,
     party: u32,
-    follows: Follows,
-    states: States,
-    protection: Protection,
+    pub(crate) follows: Follows,
+    pub(crate) states: States,
+    pub(crate) protection: Protection,
 }
 
 impl Facts {
+    /// What deleting it frees.
     #[inline]
-    fn gain(&self) -> Need {
+    pub(crate) fn gain(&self) -> Need {
         Need { bytes: self.allocated, inodes: self.inodes.into() }
+    }
+}
+
+impl Newest {
+    fn new(facts: &Facts, index: u32) -> Newest {
+        Newest { is_proven: !facts.states.contains(States::UNPROVEN), instant: facts.instant, index }
     }
 }
 
 /// How many records are read before anything is looked up for them. The processor fetches records side by side as long
 /// as nothing depends on what was found for the one before: a million are read in a third of the time.
-const BLOCK: usize = 64;
+pub(crate) const BLOCK: usize = 64;
 
 impl<'a> Census<'a> {
     /// Counts `inventory` as it stands at `now`. Linear in the number of checkpoints.
@@ -106,7 +116,7 @@ impl<'a> Census<'a> {
                 let instant = nanoseconds(checkpoint.instant(now));
                 // One whose every witness lies in the future is not young: it would stay so until then.
                 let is_young = instant <= present && present.saturating_sub(instant) < min_age;
-                extremes.note(instant, checkpoint.gain());
+                extremes.note(instant, checkpoint.gain(), checkpoint.states);
                 Facts {
                     instant,
                     allocated: checkpoint.allocated,
@@ -119,16 +129,25 @@ impl<'a> Census<'a> {
             }));
             addresses.clear();
             addresses.extend(block.iter().map(Address::of));
-            for ((facts, checkpoint), address) in facts[start..].iter_mut().zip(block).zip(&addresses) {
+            let indices = start as u32..;
+            let block = facts[start..].iter_mut().zip(block).zip(&addresses).zip(indices);
+            for (((facts, checkpoint), address), index) in block {
                 facts.party = registry.party_of(checkpoint, *address, policy);
                 let party = &mut registry.parties[facts.party as usize];
                 facts.protection = party.protected.protection;
                 party.count += 1;
                 party.holds = party.holds.plus(facts.gain());
+                let this = Newest::new(facts, index);
+                if party.is_somebody
+                    && !facts.states.intersects(NOT_RESTORABLE)
+                    && party.newest.is_none_or(|other| by_worth(inventory, now, &other, &this).is_lt())
+                {
+                    party.newest = Some(this);
+                }
             }
         }
         let mut census = Census { inventory, now, present, parties: registry.parties, facts, extremes };
-        census.find_newest(policy.eviction.keep_last as usize);
+        census.mark_newest(policy.eviction.keep_last as usize);
         census.find_superseded(&registry.certain);
         census
     }
@@ -137,6 +156,12 @@ impl<'a> Census<'a> {
     #[inline]
     pub(crate) fn len(&self) -> u32 {
         self.facts.len() as u32
+    }
+
+    /// What is known of each checkpoint, by index.
+    #[inline]
+    pub(crate) fn facts(&self) -> &[Facts] {
+        &self.facts
     }
 
     /// What follows of the checkpoint at `index`.
@@ -205,61 +230,34 @@ impl<'a> Census<'a> {
     /// Older first; a total order: instant, mtime, name, directory, inode.
     #[inline]
     pub fn by_time(&self, a: u32, b: u32) -> Ordering {
-        self.instant(a).cmp(&self.instant(b)).then_with(|| self.by_name(a, b))
-    }
-
-    /// Unproven ones first, then [`Census::by_time`]. In a format that this version does not know, all are unproven, and time
-    /// decides alone.
-    fn by_worth(&self, a: u32, b: u32) -> Ordering {
-        let is_proven = |index: u32| !self.states(index).contains(States::UNPROVEN);
-        is_proven(a).cmp(&is_proven(b)).then_with(|| self.by_time(a, b))
-    }
-
-    #[cold]
-    fn by_name(&self, a: u32, b: u32) -> Ordering {
-        let key = |index: u32| {
-            let checkpoint = &self.inventory.checkpoints[index as usize];
-            let file = checkpoint.file;
-            (checkpoint.instant(self.now), checkpoint.modified, &checkpoint.name, checkpoint.directory, file)
-        };
-        key(a).cmp(&key(b))
+        self.instant(a).cmp(&self.instant(b)).then_with(|| by_name(self.inventory, self.now, a, b))
     }
 
     /// Marks the newest restorable one of each party, and the newest `keep_last`.
-    fn find_newest(&mut self, keep_last: usize) {
-        let is_somebody: Vec<bool> = self.parties.iter().map(Party::is_somebody).collect();
-        let mut newest: Vec<Option<u32>> = vec![None; self.parties.len()];
-        for (facts, index) in self.facts.iter().zip(0u32..) {
-            let party = facts.party as usize;
-            if facts.states.intersects(NOT_RESTORABLE) || !is_somebody[party] {
-                continue;
-            }
-            if newest[party].is_none_or(|other| self.by_worth(other, index).is_lt()) {
-                newest[party] = Some(index);
-            }
-        }
-        for (party, newest) in newest.into_iter().enumerate() {
-            self.parties[party].newest = newest;
-            if let Some(index) = newest {
+    fn mark_newest(&mut self, keep_last: usize) {
+        for party in 0..self.parties.len() {
+            if let Some(Newest { index, .. }) = self.parties[party].newest {
                 self.facts[index as usize].follows |= Follows::NEWEST;
                 self.keep(&[index][..keep_last.min(1)]);
             }
         }
         if keep_last > 1 {
-            self.find_last(keep_last, &is_somebody);
+            self.find_last(keep_last);
         }
     }
 
     /// Marks the newest `keep_last` restorable ones of each party.
-    fn find_last(&mut self, keep_last: usize, is_somebody: &[bool]) {
-        let (mut members, ends) = self.restorable_by_party(is_somebody);
+    fn find_last(&mut self, keep_last: usize) {
+        let (mut members, ends) = self.restorable_by_party();
         let mut start = 0;
         for end in ends {
             let members = &mut members[start..end];
             start = end;
             let count = keep_last.min(members.len());
             if 0 < count && count < members.len() {
-                members.select_nth_unstable_by(count - 1, |a, b| self.by_worth(*b, *a));
+                let worth = |index: &u32| Newest::new(&self.facts[*index as usize], *index);
+                let later_first = |a: &u32, b: &u32| by_worth(self.inventory, self.now, &worth(b), &worth(a));
+                members.select_nth_unstable_by(count - 1, later_first);
             }
             self.keep(&members[..count]);
         }
@@ -278,7 +276,8 @@ impl<'a> Census<'a> {
     }
 
     /// A counting sort: the restorable ones of parties with a container, party after party, and where each ends.
-    fn restorable_by_party(&self, is_somebody: &[bool]) -> (Vec<u32>, Vec<usize>) {
+    fn restorable_by_party(&self) -> (Vec<u32>, Vec<usize>) {
+        let is_somebody: Vec<bool> = self.parties.iter().map(|party| party.is_somebody).collect();
         let restorable = || {
             let all =
                 self.facts.iter().zip(0u32..).map(|(facts, index)| (facts, facts.party as usize, index));
@@ -303,30 +302,64 @@ impl<'a> Census<'a> {
     }
 
     fn find_superseded(&mut self, certain: &HashMap<(Kind, &Owner), u32>) {
-        // The oldest of the newest: superseded by every reading is whoever is older than each reading's newest.
-        let bounds: Vec<Option<u32>> = self.parties.iter().map(|party| self.bound(party, certain)).collect();
-        for index in 0..self.facts.len() as u32 {
-            let bound = bounds[self.party_index(index)];
-            if bound.is_some_and(|newest| index != newest && self.by_time(index, newest).is_lt()) {
-                self.facts[index as usize].follows |= Follows::SUPERSEDED;
+        // Older than the earliest is nobody.
+        const NOBODY: (i64, u32) = (i64::MIN, u32::MAX);
+        let bounds: Vec<(i64, u32)> =
+            self.parties.iter().map(|party| self.bound(party, certain).unwrap_or(NOBODY)).collect();
+        let (inventory, now) = (self.inventory, self.now);
+        for (facts, index) in self.facts.iter_mut().zip(0u32..) {
+            let (instant, newest) = bounds[facts.party as usize];
+            let is_tied = facts.instant == instant && index != newest && newest != NOBODY.1;
+            if facts.instant < instant || is_tied && by_name(inventory, now, index, newest).is_lt() {
+                facts.follows |= Follows::SUPERSEDED;
             }
         }
     }
 
-    /// The checkpoint that all superseded ones of `party` are older than.
-    fn bound(&self, party: &Party<'a>, certain: &HashMap<(Kind, &Owner), u32>) -> Option<u32> {
+    /// The checkpoint that all superseded ones of `party` are older than, and its instant: the oldest of the newest, since
+    /// superseded by every reading is whoever is older than each reading's newest.
+    fn bound(&self, party: &Party<'a>, certain: &HashMap<(Kind, &Owner), u32>) -> Option<(i64, u32)> {
         let newest_of = |owner: &Owner| {
-            certain.get(&(party.kind, owner)).and_then(|party| self.parties[*party as usize].newest)
+            let newest = if party.is_certain {
+                party.newest
+            } else {
+                certain.get(&(party.kind, owner)).and_then(|party| self.parties[*party as usize].newest)
+            };
+            newest.map(|newest| (newest.instant, newest.index))
         };
         let mut bound = newest_of(party.owner)?;
         for alternative in party.alternatives {
             let newest = newest_of(alternative)?;
-            if self.by_time(newest, bound).is_lt() {
+            if self.by_time(newest.1, bound.1).is_lt() {
                 bound = newest;
             }
         }
         Some(bound)
     }
+}
+
+/// Unproven ones first, then older first. In a format that this version does not know, all are unproven, and time decides
+/// alone.
+#[inline]
+fn by_worth(inventory: &Inventory, now: Timestamp, a: &Newest, b: &Newest) -> Ordering {
+    let key = |newest: &Newest| (newest.is_proven, newest.instant);
+    key(a).cmp(&key(b)).then_with(|| by_name(inventory, now, a.index, b.index))
+}
+
+/// Tells those apart whose instants are equal as far as 64 bits hold them.
+#[cold]
+fn by_name(inventory: &Inventory, now: Timestamp, a: u32, b: u32) -> Ordering {
+    let key = |index: u32| {
+        let checkpoint = &inventory.checkpoints[index as usize];
+        (
+            checkpoint.instant(now),
+            checkpoint.modified,
+            &checkpoint.name,
+            checkpoint.directory,
+            checkpoint.file,
+        )
+    };
+    key(a).cmp(&key(b))
 }
 
 fn nanoseconds(instant: Timestamp) -> i64 {

@@ -24,6 +24,9 @@ impl Chains {
             // follow it belong to it.
             KeepTogether::Chains => {
                 let linked = States::HAS_PARENT | States::PRE_CHECKPOINT;
+                if !census.extremes().states.intersects(linked) {
+                    return Chains::default();
+                }
                 let is_link = |index| census.states(index).intersects(linked);
                 Chains::find(census, is_link, |next| census.states(next).contains(States::HAS_PARENT))
             }

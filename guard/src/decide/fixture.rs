@@ -1,5 +1,6 @@
 //! Values for the tests of this room: a policy like the sample configuration's, and checkpoints made from few words.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -89,7 +90,8 @@ pub(crate) fn archive(owner_text: &str, minutes: i64, mib: u64) -> Checkpoint {
         len: Bytes::mib(mib),
         allocated: Bytes::mib(mib),
         inodes: 1,
-        identity: Identity { owner: owner(owner_text), certainty: Certainty::Exact, ..Identity::default() },
+        identity: Identity { owner: owner(owner_text), certainty: Certainty::Exact, ..Identity::default() }
+            .into(),
     }
 }
 
@@ -102,8 +104,14 @@ impl Checkpoint {
 
     /// This one, with further readings of whose it is.
     pub(crate) fn or(mut self, alternatives: &[&str]) -> Checkpoint {
-        self.identity.alternatives = alternatives.iter().map(|text| owner(text)).collect();
-        self.identity.certainty = Certainty::Ambiguous;
+        let identity = Arc::make_mut(&mut self.identity);
+        identity.alternatives = alternatives.iter().map(|text| owner(text)).collect();
+        self.known(Certainty::Ambiguous)
+    }
+
+    /// This one, whose owner can be relied on so far.
+    pub(crate) fn known(mut self, certainty: Certainty) -> Checkpoint {
+        Arc::make_mut(&mut self.identity).certainty = certainty;
         self
     }
 }

@@ -1,6 +1,7 @@
 //! Laws: what holds for every inventory, policy and need, tried on random ones.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::SignedDuration;
@@ -33,9 +34,9 @@ fn checkpoint() -> impl Strategy<Value = Checkpoint> {
             if doubt == 0 {
                 checkpoint = checkpoint.or(&[other]);
             } else if of == "?/?/?" {
-                checkpoint.identity.certainty = Certainty::Unknown;
+                checkpoint = checkpoint.known(Certainty::Unknown);
             } else if doubt == 1 {
-                checkpoint.identity.certainty = Certainty::NameOnly;
+                checkpoint = checkpoint.known(Certainty::NameOnly);
             }
             checkpoint
         },
@@ -381,8 +382,9 @@ proptest! {
         // One that is alone with its protection: its own namespace, one reading.
         let mut of = of;
         let chosen = chosen.index(of.len());
-        of[chosen].identity.owner = owner("own/p/c");
-        of[chosen].identity.alternatives = Box::default();
+        let identity = Arc::make_mut(&mut of[chosen].identity);
+        identity.owner = owner("own/p/c");
+        identity.alternatives = Box::default();
         let inventory = inventory(of);
         let place = |protection: u8| {
             let mut policy = policy.clone();

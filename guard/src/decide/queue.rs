@@ -3,6 +3,7 @@
 //! Who goes first among a million is known long before the last two are told apart. So candidates are sorted up to where
 //! the need is met and a little further; only somebody who asks why each is spared pays for the rest.
 
+use crate::decide::census::BLOCK;
 use crate::decide::rank::{Candidate, Key, Ranking};
 use crate::decide::rules::Rules;
 use crate::decide::share;
@@ -60,10 +61,10 @@ impl Queue {
     }
 }
 
-/// Every candidate that goes alone, by its index.
-fn alone<'r>(ranking: &'r Ranking<'_>, rules: &'r Rules<'_>) -> impl Iterator<Item = u32> + 'r {
-    let is_alone = |index: &u32| ranking.chains.of(*index).is_none() && rules.may_go(*index);
-    (0..ranking.census.len()).filter(is_alone)
+/// Whether the checkpoint at `index` is a candidate of its own.
+#[inline]
+fn is_alone(ranking: &Ranking<'_>, rules: &Rules<'_>, index: u32) -> bool {
+    ranking.chains.of(index).is_none() && rules.may_go(index)
 }
 
 fn chains<'r>(ranking: &'r Ranking<'_>, rules: &'r Rules<'_>) -> impl Iterator<Item = Candidate> + 'r {
@@ -73,7 +74,8 @@ fn chains<'r>(ranking: &'r Ranking<'_>, rules: &'r Rules<'_>) -> impl Iterator<I
 
 fn all(ranking: &Ranking<'_>, rules: &Rules<'_>) -> Vec<Candidate> {
     let mut all = Vec::with_capacity(ranking.census.len() as usize);
-    all.extend(alone(ranking, rules).map(|index| ranking.candidate(index)));
+    let alone = (0..ranking.census.len()).filter(|index| is_alone(ranking, rules, *index));
+    all.extend(alone.map(|index| ranking.candidate(index)));
     all.extend(chains(ranking, rules));
     all
 }
@@ -92,11 +94,19 @@ fn first(ranking: &Ranking<'_>, rules: &Rules<'_>, need: Need, least: usize) -> 
         let (count, gains) = &mut at_place[place];
         (*count, *gains) = (*count + 1, gains.plus(gain));
     };
-    let mut places = vec![u16::MAX; ranking.census.len() as usize];
-    for index in alone(ranking, rules) {
-        let place = ranking.place(lead, index);
-        places[index as usize] = place as u16;
-        note(place, ranking.census.gain(index));
+    const NO_PLACE: u16 = u16::MAX;
+    let mut places = vec![0; ranking.census.len() as usize];
+    let mut index = 0;
+    for (places, facts) in places.chunks_mut(BLOCK).zip(ranking.census.facts().chunks(BLOCK)) {
+        ranking.places(lead, facts, places);
+        for (place, facts) in places.iter_mut().zip(facts) {
+            if is_alone(ranking, rules, index) {
+                note(usize::from(*place), facts.gain());
+            } else {
+                *place = NO_PLACE;
+            }
+            index += 1;
+        }
     }
     let chains: Vec<Candidate> = chains(ranking, rules).collect();
     for chain in &chains {

@@ -7,7 +7,7 @@
 use std::cmp::Ordering;
 use std::time::Duration;
 
-use crate::decide::census::{Census, Follows};
+use crate::decide::census::{Census, Facts, Follows};
 use crate::decide::chain::Chains;
 use crate::decide::{loss, share};
 use crate::model::{Bytes, Need, OrderKey, Signal, States};
@@ -21,7 +21,7 @@ const SPARED_BELOW: Follows = Follows::YOUNG.union(Follows::LAST);
 pub(crate) struct Candidate {
     /// The leading keys, packed: high half, low half. One `u128` would be aligned to sixteen bytes.
     packed: [u64; 2],
-    /// The value of `fair-share`; until [`crate::decide::share`] ran, a number for whose share it is.
+    /// The value of `fair-share`; until [`crate::decide::share`] ran, [`Candidate::holder`].
     share: u64,
     frees: Bytes,
     frees_inodes: u32,
@@ -30,6 +30,12 @@ pub(crate) struct Candidate {
 }
 
 impl Candidate {
+    /// Until it is known how much that one holds when its turn comes: whose share it is of.
+    #[inline]
+    pub(crate) fn holder(&self) -> usize {
+        self.share as usize
+    }
+
     /// Its leading keys as one number; smaller goes first.
     #[inline]
     pub(crate) fn key(&self) -> u128 {
@@ -154,21 +160,27 @@ impl<'a> Ranking<'a> {
 
     #[inline]
     fn without_key(&self, index: u32) -> Candidate {
-        let share = if self.holders.is_empty() { 0 } else { self.holder(index).into() };
+        let share = match &self.holders[..] {
+            [] => 0,
+            holders => holders[self.census.party_index(index)].into(),
+        };
         let gains = self.chains.with(&index).iter().map(|index| self.census.gain(*index));
         let gain = gains.fold(Need::default(), |all, one| all.plus(one));
         let frees_inodes = u32::try_from(gain.inodes).unwrap_or(u32::MAX);
         Candidate { packed: [0; 2], share, frees: gain.bytes, frees_inodes, index }
     }
 
-    /// The place of the checkpoint at `index` by `lead` alone.
+    /// Into `places` the place by `lead` alone of each of `facts`, as a candidate of its own. Key by key, so that which key
+    /// it is, is not asked anew for each.
     #[inline]
-    pub(crate) fn place(&self, lead: Lead, index: u32) -> usize {
-        let candidate = self.without_key(index);
-        let keys = self.packed_keys().take(lead.keys);
-        let packed = keys
-            .fold(0u128, |packed, (key, width)| packed << width | u128::from(self.value(key, &candidate)));
-        packed.unbounded_shr(lead.cut) as usize
+    pub(crate) fn places(&self, lead: Lead, facts: &[Facts], places: &mut [u16]) {
+        places.fill(0);
+        for (number, (key, width)) in self.packed_keys().take(lead.keys).enumerate() {
+            let cut = if number + 1 == lead.keys { lead.cut } else { 0 };
+            for (place, facts) in places.iter_mut().zip(facts) {
+                *place = place.unbounded_shl(width - cut) | (self.own_value(key, facts) >> cut) as u16;
+            }
+        }
     }
 
     /// The same of a candidate whose keys are all known.
@@ -196,12 +208,6 @@ impl<'a> Ranking<'a> {
     /// By party: whose share its checkpoints are of. Empty when nobody asks for `fair-share`.
     pub(crate) fn holders(&self) -> &[u32] {
         &self.holders
-    }
-
-    /// Whose share the checkpoint at `index` is of.
-    #[inline]
-    pub(crate) fn holder(&self, index: u32) -> u32 {
-        self.holders[self.census.party_index(index)]
     }
 
     /// The whole chain, as valuable as its most valuable member.
@@ -282,49 +288,57 @@ impl<'a> Ranking<'a> {
     /// Smaller goes first.
     #[inline]
     fn value(&self, key: Key, candidate: &Candidate) -> u64 {
-        let states = || self.census.states(candidate.index);
-        let follows = || self.census.follows(candidate.index);
-        let Key::Order(key) = key else {
-            // One member that would have been spared would have spared its whole chain.
-            let mut members = self.members(candidate).iter();
-            return members.any(|index| self.census.follows(*index).intersects(SPARED_BELOW)).into();
-        };
+        let own = || self.own_value(key, &self.census.facts()[candidate.index as usize]);
         match key {
-            OrderKey::Incomplete => (!states().contains(States::INCOMPLETE)).into(),
-            OrderKey::LeastProtected => self.census.protection(candidate.index).get().into(),
-            OrderKey::Orphan => (!states().contains(States::ORPHAN)).into(),
-            OrderKey::Superseded => (!follows().contains(Follows::SUPERSEDED)).into(),
-            OrderKey::Oldest => self.most_buckets - self.buckets(self.age(candidate.index)),
-            OrderKey::Largest => self.most(Key::Order(key)) - self.scarce_of(candidate.gain()),
-            OrderKey::SmallestLoss => {
+            Key::Order(OrderKey::FairShare) => candidate.share,
+            _ if self.chains.of(candidate.index).is_none() => own(),
+            // One member that would have been spared would have spared its whole chain.
+            Key::SparedBelow => {
+                let mut members = self.members(candidate).iter();
+                members.any(|index| self.census.follows(*index).intersects(SPARED_BELOW)).into()
+            }
+            Key::Order(OrderKey::Largest) => self.most(key) - self.scarce_of(candidate.gain()),
+            Key::Order(OrderKey::SmallestLoss) => {
                 loss::per_unit(self.whole_loss(candidate), self.scarce_of(candidate.gain()))
             }
-            OrderKey::FairShare => candidate.share,
+            Key::Order(_) => own(),
+        }
+    }
+
+    /// The same of one checkpoint that goes alone, but for `fair-share`, of which it knows nothing itself.
+    #[inline(always)]
+    fn own_value(&self, key: Key, facts: &Facts) -> u64 {
+        let Key::Order(key) = key else { return facts.follows.intersects(SPARED_BELOW).into() };
+        match key {
+            OrderKey::Incomplete => (!facts.states.contains(States::INCOMPLETE)).into(),
+            OrderKey::LeastProtected => facts.protection.get().into(),
+            OrderKey::Orphan => (!facts.states.contains(States::ORPHAN)).into(),
+            OrderKey::Superseded => (!facts.follows.contains(Follows::SUPERSEDED)).into(),
+            OrderKey::Oldest => {
+                self.most_buckets - self.buckets(self.census.nanoseconds_since(facts.instant))
+            }
+            OrderKey::Largest => self.most(Key::Order(key)) - self.scarce_of(facts.gain()),
+            OrderKey::SmallestLoss => loss::per_unit(self.loss(facts), self.scarce_of(facts.gain())),
+            OrderKey::FairShare => 0,
         }
     }
 
     /// What losing all that `candidate` stands for costs.
     pub(crate) fn whole_loss(&self, candidate: &Candidate) -> u64 {
-        self.members(candidate).iter().map(|index| self.loss(*index)).sum()
+        self.members(candidate).iter().map(|index| self.loss(&self.census.facts()[*index as usize])).sum()
     }
 
-    /// What losing the checkpoint at `index` costs.
-    fn loss(&self, index: u32) -> u64 {
-        let is_incomplete = self.census.states(index).contains(States::INCOMPLETE);
-        let follows = self.census.follows(index);
-        let protection = self.census.protection(index);
-        loss::of(is_incomplete, protection, follows, Duration::from_nanos(self.age(index)))
+    /// What losing one checkpoint costs.
+    fn loss(&self, facts: &Facts) -> u64 {
+        let is_incomplete = facts.states.contains(States::INCOMPLETE);
+        let age = Duration::from_nanos(self.census.nanoseconds_since(facts.instant));
+        loss::of(is_incomplete, facts.protection, facts.follows, age)
     }
 
     /// How many age buckets that is.
     #[inline]
     fn buckets(&self, nanoseconds: u64) -> u64 {
         nanoseconds.checked_div(self.age_bucket).unwrap_or(nanoseconds)
-    }
-
-    #[inline]
-    fn age(&self, index: u32) -> u64 {
-        self.census.nanoseconds_since(self.census.instant(index))
     }
 
     /// The largest value of `key` here. Few bits hold it: that is how the usual orders fit into 128.

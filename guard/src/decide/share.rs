@@ -43,7 +43,7 @@ pub(crate) fn settle(ranking: &Ranking<'_>, candidates: &mut [Candidate]) {
     for candidate in candidates {
         let count = ranking.members(candidate).len() as u64;
         let gain = ranking.scarce_of(candidate.gain());
-        let holding = &mut holdings[ranking.holder(candidate.index) as usize];
+        let holding = &mut holdings[candidate.holder()];
         let is_all_that_is_left = holding.count <= count;
         *candidate = ranking.with_share(*candidate, if is_all_that_is_left { 0 } else { holding.amount });
         holding.amount = holding.amount.saturating_sub(gain);

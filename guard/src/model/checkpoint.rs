@@ -1,6 +1,7 @@
 //! [`Checkpoint`]: the unit that is listed, protected and deleted.
 
 use std::ffi::OsStr;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -89,8 +90,8 @@ pub struct Checkpoint {
     pub allocated: Bytes,
     /// How many inodes deleting it frees.
     pub inodes: u32,
-    /// Whose it is.
-    pub identity: Identity,
+    /// Whose it is; the checkpoints of one owner share it.
+    pub identity: Arc<Identity>,
 }
 
 impl Checkpoint {
@@ -98,6 +99,7 @@ impl Checkpoint {
     /// then, and its mtime is the next witness; when that lies in the future too, the earlier of the two.
     ///
     /// A checkpoint dated 2039 must not be the newest of its container until 2039 (salt#48478).
+    #[inline]
     pub fn instant(&self, now: Timestamp) -> Timestamp {
         if self.created <= now { self.created } else { self.created.min(self.modified) }
     }
@@ -108,6 +110,7 @@ impl Checkpoint {
     }
 
     /// What deleting it frees.
+    #[inline]
     pub const fn gain(&self) -> Need {
         Need { bytes: self.allocated, inodes: self.inodes as u64 }
     }

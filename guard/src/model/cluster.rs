@@ -264,8 +264,9 @@ mod tests {
     fn check(uid: Option<&str>, record: PodRecord, expect: Fate) {
         let mut checkpoint = archive("a/p/c", 1, 1);
         (checkpoint.created, checkpoint.modified) = (at("2026-01-01T10:00:00Z"), at("2026-01-01T10:00:01Z"));
-        checkpoint.identity.pod_uid = uid.map(Arc::from);
-        checkpoint.identity.certainty = if uid.is_some() { Certainty::Exact } else { Certainty::NameOnly };
+        let identity = Arc::make_mut(&mut checkpoint.identity);
+        identity.pod_uid = uid.map(Arc::from);
+        identity.certainty = if uid.is_some() { Certainty::Exact } else { Certainty::NameOnly };
         let mut cluster = Cluster::default();
         *cluster.pods.entry("a", "p") = record;
         assert_eq!(cluster.fate(&checkpoint), expect);

@@ -93,7 +93,7 @@ impl Certainty {
 }
 
 /// Who a checkpoint belongs to, and how well that is known.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Identity {
     /// The reading that counts: the engine's own keys where they could be read, else the name's first reading.
     /// Quotas count against this one.

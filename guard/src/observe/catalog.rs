@@ -133,7 +133,10 @@ pub struct Catalog {
     index: HashTable<u32>,
     hasher: DefaultHashBuilder,
     strangers: HashMap<(u16, Box<OsStr>), Stranger>,
-    unread: VecDeque<(u16, Box<OsStr>)>,
+    /// Places whose content is [`Content::Queued`], each at least once; what else stands here has been moved or read since.
+    /// With names in it, a first scan would leave a hole in the heap beside each name that stays.
+    unread: VecDeque<u32>,
+    unread_strangers: VecDeque<(u16, Box<OsStr>)>,
     strings: Interner,
     cluster: Arc<Cluster>,
     round: u32,
@@ -141,6 +144,7 @@ pub struct Catalog {
     reach: HashMap<u16, Reach>,
     /// What each directory holds that no checkpoint can be, as of its last scan: links, special files, other directories.
     others: HashMap<u16, usize>,
+    revision: u64,
 }
 
 impl Catalog {
@@ -154,11 +158,17 @@ impl Catalog {
         &self.inventory
     }
 
+    /// Another number after whatever may have changed the inventory: what was made of it at the same number still holds.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
     /// Adds a directory; the result is its index.
     ///
     /// # Panics
     /// With more than 65,535 directories on one filesystem.
     pub fn add_directory(&mut self, path: PathBuf) -> u16 {
+        self.revision += 1;
         self.inventory.directories.push(path);
         u16::try_from(self.inventory.directories.len() - 1).expect("nobody configures 65,536 directories")
     }
@@ -166,8 +176,9 @@ impl Catalog {
     /// Whether some content is not known yet although nobody writes it: decisions may change soon.
     pub fn has_unread(&self) -> bool {
         let is_asked = |content: Content| content == Content::Asked;
-        !self.unread.is_empty()
-            || self.notes.iter().any(|note| is_asked(note.content))
+        let is_unread = |note: &Note| matches!(note.content, Content::Queued | Content::Asked);
+        !self.unread_strangers.is_empty()
+            || self.notes.iter().any(is_unread)
             || self.strangers.values().any(|stranger| is_asked(stranger.content))
     }
 
@@ -176,6 +187,7 @@ impl Catalog {
     /// # Errors
     /// The directory cannot be read; what was known stays.
     pub fn scan(&mut self, directory: u16, dir: BorrowedFd<'_>, holds: Holds) -> Result<ScanSummary, Errno> {
+        self.revision += 1;
         self.round = self.round.wrapping_add(1);
         self.reach.insert(directory, Reach::of(dir));
         let mut summary = ScanSummary::default();
@@ -207,6 +219,7 @@ impl Catalog {
         summary.gone = self.forget_unseen(directory);
         self.forgive_in(Some(directory));
         self.set_pins(directory, &pins);
+        self.strings.forget_unused();
         self.others.insert(directory, others);
         self.count_foreign();
         Ok(summary)
@@ -214,6 +227,7 @@ impl Catalog {
 
     /// Looks at one entry of `dir` again, after an event. The result is whether somebody has it open for writing.
     pub fn refresh(&mut self, directory: u16, dir: BorrowedFd<'_>, holds: Holds, name: &OsStr) -> bool {
+        self.revision += 1;
         let is_open = self.look_at(directory, dir, holds, name);
         self.count_foreign();
         is_open
@@ -254,6 +268,7 @@ impl Catalog {
     /// Takes a checkpoint out: it was deleted, or has gone.
     pub fn remove(&mut self, directory: u16, name: &OsStr) -> Option<Checkpoint> {
         let place = self.find(directory, name)?;
+        self.revision += 1;
         Some(self.remove_at(place))
     }
 
@@ -261,6 +276,7 @@ impl Catalog {
     /// scan. An event alone does not end it: a deletion that fails half-way makes events itself, and would be tried again
     /// because of them for ever.
     pub fn set_states(&mut self, directory: u16, name: &OsStr, states: States) {
+        self.revision += 1;
         if let Some(place) = self.find(directory, name) {
             self.inventory.checkpoints[place].states.insert(states);
         }
@@ -274,6 +290,7 @@ impl Catalog {
 
     /// The same of one directory, or of all.
     fn forgive_in(&mut self, directory: Option<u16>) {
+        self.revision += 1;
         for checkpoint in &mut self.inventory.checkpoints {
             if directory.is_none_or(|directory| checkpoint.directory == directory) {
                 checkpoint.states.remove(States::REFUSED);
@@ -284,6 +301,7 @@ impl Catalog {
     /// Looks again at those in `directory` that somebody had open: he may be done. And at those with another name, of whose end
     /// no event tells.
     pub fn look_again(&mut self, directory: u16, dir: BorrowedFd<'_>) {
+        self.revision += 1;
         let reach = self.reach(directory);
         for place in 0..self.notes.len() {
             let checkpoint = &mut self.inventory.checkpoints[place];
@@ -306,12 +324,13 @@ impl Catalog {
 
     /// Takes over what is known of the cluster: whose pod is gone, whose a pod checkpoint is and whether it is being restored.
     pub fn set_cluster(&mut self, cluster: Arc<Cluster>) {
+        self.revision += 1;
         for checkpoint in &mut self.inventory.checkpoints {
             let was_restoring = self.cluster.declared(checkpoint).is_some_and(|it| it.restoring);
             if was_restoring {
                 checkpoint.states.remove(States::IN_USE);
             }
-            declare(checkpoint, &cluster);
+            declare(checkpoint, &mut self.strings, &cluster);
             checkpoint.states.set(States::ORPHAN, cluster.fate(checkpoint) == Fate::Gone);
         }
         self.cluster = cluster;
@@ -342,6 +361,7 @@ impl Catalog {
 
     /// Takes out everything in a directory that is no longer watched.
     pub fn forget_directory(&mut self, directory: u16) {
+        self.revision += 1;
         self.round = self.round.wrapping_add(1);
         self.forget_unseen(directory);
         self.others.remove(&directory);
@@ -351,25 +371,31 @@ impl Catalog {
     /// Up to `most` archives whose content is wanted. Each must be answered with [`Catalog::answer`].
     pub fn wanted(&mut self, most: usize) -> Vec<ReadRequest> {
         let mut requests = Vec::new();
-        while requests.len() < most {
-            let Some((directory, name)) = self.unread.pop_front() else { break };
-            let version = if let Some(place) = self.find(directory, &name) {
-                let note = &mut self.notes[place];
-                if note.content != Content::Queued {
-                    continue;
-                }
-                note.content = Content::Asked;
-                version_of(&self.inventory.checkpoints[place])
-            } else if let Some(stranger) = self.strangers.get_mut(&(directory, name.clone())) {
-                if stranger.content != Content::Queued {
-                    continue;
-                }
-                stranger.content = Content::Asked;
-                Version::from(&stranger.stat)
-            } else {
+        while requests.len() < most
+            && let Some(place) = self.unread.pop_front()
+        {
+            let place = place as usize;
+            let Some(note) = self.notes.get_mut(place).filter(|note| note.content == Content::Queued) else {
                 continue;
             };
+            note.content = Content::Asked;
+            let checkpoint = &self.inventory.checkpoints[place];
+            let (directory, name) = (checkpoint.directory, OsString::from(&*checkpoint.name));
+            requests.push(ReadRequest { directory, name, version: version_of(checkpoint) });
+        }
+        while requests.len() < most
+            && let Some((directory, name)) = self.unread_strangers.pop_front()
+        {
+            let stranger = self.strangers.get_mut(&(directory, name.clone()));
+            let Some(stranger) = stranger.filter(|stranger| stranger.content == Content::Queued) else {
+                continue;
+            };
+            stranger.content = Content::Asked;
+            let version = Version::from(&stranger.stat);
             requests.push(ReadRequest { directory, name: name.into(), version });
+        }
+        if self.unread.is_empty() {
+            self.unread.shrink_to_fit();
         }
         requests
     }
@@ -377,6 +403,7 @@ impl Catalog {
     /// Takes the answer to a request. One about a version that is no longer there is dropped; the newer version
     /// waits in the queue already.
     pub fn answer(&mut self, (request, reading): Answer) {
+        self.revision += 1;
         let ReadRequest { directory, name, version } = request;
         let contents = match reading {
             Reading::Contents(contents) => Some(contents),

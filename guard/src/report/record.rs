@@ -140,7 +140,7 @@ mod tests {
             len: Bytes(100),
             allocated: Bytes(4096),
             inodes: 1,
-            identity: Identity { owner: Owner::new("team", "web", "app"), ..Identity::default() },
+            identity: Identity { owner: Owner::new("team", "web", "app"), ..Identity::default() }.into(),
         };
         let now = "2026-01-01T01:00:00Z".parse().unwrap();
         let record =

@@ -1,14 +1,15 @@
 //! Replays one node: simulated time, the real pressure, the real plans.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
 use crate::decide::{Pressure, Request, retention, victims};
 use crate::model::{
-    Bytes, Certainty, Checkpoint, FileId, Identity, Inventory, Kind, Monotonic, Need, Observation, Plan,
-    Policy, Signal, States, Trigger,
+    Bytes, Certainty, Checkpoint, FileId, Identity, Inventory, Kind, Monotonic, Need, Observation, Owner,
+    Plan, Policy, Signal, States, Trigger,
 };
 use crate::simulate::Outcome;
 use crate::simulate::trace::{Trace, What};
@@ -48,6 +49,8 @@ struct Node<'a> {
     held: Bytes,
     foreign: i64,
     arrived: Bytes,
+    /// By owner: what its checkpoints share.
+    identities: Vec<Arc<Identity>>,
     /// By owner: its checkpoints ever, oldest first, as serial numbers.
     history: Vec<Vec<u32>>,
     /// By serial number: whether it is there.
@@ -72,6 +75,11 @@ impl<'a> Node<'a> {
                 *ids.entry(&owner.namespace).or_insert(next)
             })
             .collect();
+        let exact = |owner: &Owner| Identity {
+            owner: owner.clone(),
+            certainty: Certainty::Exact,
+            ..Identity::default()
+        };
         Node {
             trace,
             policy,
@@ -81,6 +89,7 @@ impl<'a> Node<'a> {
             held: Bytes::ZERO,
             foreign: 0,
             arrived: Bytes::ZERO,
+            identities: trace.owners.iter().map(|owner| exact(owner).into()).collect(),
             history: vec![Vec::new(); trace.owners.len()],
             is_there: Vec::new(),
             future: if chooser == Chooser::Clairvoyant { future(trace) } else { Vec::new() },
@@ -148,11 +157,7 @@ impl<'a> Node<'a> {
             len: size,
             allocated: size,
             inodes: 1,
-            identity: Identity {
-                owner: self.trace.owners[owner as usize].clone(),
-                certainty: Certainty::Exact,
-                ..Identity::default()
-            },
+            identity: self.identities[owner as usize].clone(),
         });
         if !self.policy.retention.is_empty() && self.chooser == Chooser::Guard {
             let plan = retention(&self.inventory, self.policy, created);

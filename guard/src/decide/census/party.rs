@@ -23,7 +23,17 @@ pub struct Party<'a> {
     /// How many checkpoints it has, and what deleting all of them frees.
     pub(crate) count: u64,
     pub(crate) holds: Need,
-    pub(super) newest: Option<u32>,
+    pub(super) newest: Option<Newest>,
+    /// Whether it is known well enough whose it is to speak of "the last one of its container".
+    pub(super) is_somebody: bool,
+}
+
+/// The newest restorable checkpoint of a party, with what tells whether another is newer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Newest {
+    pub(super) is_proven: bool,
+    pub(super) instant: i64,
+    pub(super) index: u32,
 }
 
 impl<'a> Party<'a> {
@@ -34,46 +44,24 @@ impl<'a> Party<'a> {
 
     /// Whether its checkpoints are certainly of one container (or pod).
     pub(crate) fn is_one(&self) -> bool {
-        self.is_certain && self.is_somebody()
-    }
-
-    /// Whether it is known well enough whose it is to speak of "the last one of its container".
-    pub(super) fn is_somebody(&self) -> bool {
-        match self.kind {
-            Kind::Archive => self.owner.container.is_some(),
-            Kind::PodCheckpoint => self.owner.pod.is_some(),
-        }
+        self.is_certain && self.is_somebody
     }
 }
 
-/// Where the shared strings of an owner lie, and what else tells parties apart; equal ones are of one party.
+/// Where the identity of a checkpoint lies, and what else tells parties apart; equal ones are of one party.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Address {
-    namespace: usize,
-    pod: usize,
-    container: usize,
-    tag: usize,
-}
+pub(super) struct Address(usize);
 
 impl Address {
-    /// `None` when there are other readings, which no address can tell apart.
     #[inline]
-    pub(super) fn of(checkpoint: &Checkpoint) -> Option<Address> {
-        let of = |part: &Option<Arc<str>>| part.as_ref().map_or(0, |part| part.as_ptr() as usize);
-        let (identity, owner) = (&checkpoint.identity, &checkpoint.identity.owner);
+    pub(super) fn of(checkpoint: &Checkpoint) -> Address {
         let is_pod = checkpoint.kind == Kind::PodCheckpoint;
-        let tag = usize::from(is_pod) << 1 | usize::from(identity.certainty != Certainty::Unknown);
-        let address = Address {
-            namespace: of(&owner.namespace),
-            pod: of(&owner.pod),
-            container: of(&owner.container),
-            tag,
-        };
-        identity.alternatives.is_empty().then_some(address)
+        // An identity is aligned: the lowest bit is free.
+        Address(Arc::as_ptr(&checkpoint.identity) as usize | usize::from(is_pod))
     }
 }
 
-/// Finds the party of a checkpoint without comparing strings where scans have shared them.
+/// Finds the party of a checkpoint without reading its identity where scans have shared it.
 #[derive(Default)]
 pub(super) struct Registry<'a> {
     pub(super) parties: Vec<Party<'a>>,
@@ -86,13 +74,7 @@ pub(super) struct Registry<'a> {
 impl<'a> Registry<'a> {
     /// The party of `checkpoint`, which has this address.
     #[inline]
-    pub(super) fn party_of(
-        &mut self,
-        checkpoint: &'a Checkpoint,
-        address: Option<Address>,
-        policy: &Policy,
-    ) -> u32 {
-        let Some(address) = address else { return self.register(checkpoint, policy) };
+    pub(super) fn party_of(&mut self, checkpoint: &'a Checkpoint, address: Address, policy: &Policy) -> u32 {
         // Scans list a directory by name, and names begin with the pod.
         if let Some((previous, party)) = self.previous
             && previous == address
@@ -135,6 +117,10 @@ impl<'a> Registry<'a> {
                 count: 0,
                 holds: Need::default(),
                 newest: None,
+                is_somebody: match kind {
+                    Kind::Archive => owner.container.is_some(),
+                    Kind::PodCheckpoint => owner.pod.is_some(),
+                },
             });
         }
         party

@@ -86,8 +86,7 @@ fn an_ambiguous_one_is_superseded_only_when_it_is_by_every_reading() {
 
 #[test]
 fn nobody_knows_the_last_one_of_nobody() {
-    let mut unknown = archive("?/?/?", 60, 1);
-    unknown.identity.certainty = Certainty::Unknown;
+    let unknown = archive("?/?/?", 60, 1).known(Certainty::Unknown);
     check(vec![unknown.clone(), unknown], 1, &["", ""]);
 }
 

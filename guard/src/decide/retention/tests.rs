@@ -216,8 +216,7 @@ fn a_rule_narrowed_to_a_pod_says_nothing_about_the_namespace() {
 
 #[test]
 fn the_unknown_belong_to_no_container_but_age_like_all() {
-    let mut unknown = archive("?/?/?", 50, 10);
-    unknown.identity.certainty = Certainty::Unknown;
+    let unknown = archive("?/?/?", 50, 10).known(Certainty::Unknown);
     let checkpoints = [unknown.clone(), unknown];
     check(&checkpoints, &[per_container("*/-/-", 0)], &[]);
     let aged = RetentionRule { max_age: Some(Max::At(Duration::from_secs(60))), ..rule("*/-/-") };

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 
 use super::Version;
-use crate::model::{Bytes, Certainty, Checkpoint, Cluster, Fate, Kind, Owner, States};
+use crate::model::{Bytes, Certainty, Checkpoint, Cluster, Fate, Identity, Kind, Owner, States};
 use crate::observe::archive::{self, CheckpointName, Contents, Interner};
 use crate::observe::reach::Reach;
 use crate::observe::scan::Stat;
@@ -24,7 +24,7 @@ pub(super) fn blank(directory: u16, kind: Kind, name: &OsStr, version: Version) 
         len: version.len,
         allocated: Bytes::ZERO,
         inodes: 1,
-        identity: crate::model::Identity::default(),
+        identity: Default::default(),
     }
 }
 
@@ -39,23 +39,30 @@ pub(super) fn set_size(checkpoint: &mut Checkpoint, stat: &Stat, reach: Reach) {
 
 /// What the PodCheckpoint object of `checkpoint` says of it, where there is one: its status is the kubelet's to write. Where
 /// the name says something else, nobody loses by it: the most protected reading counts.
-pub(super) fn declare(checkpoint: &mut Checkpoint, cluster: &Cluster) {
+pub(super) fn declare(checkpoint: &mut Checkpoint, strings: &mut Interner, cluster: &Cluster) {
     let Some(declared) = cluster.declared(checkpoint) else { return };
     if declared.restoring {
         checkpoint.states.insert(States::IN_USE);
     }
-    let identity = &mut checkpoint.identity;
-    identity.pod_uid = declared.pod_uid.clone().or(identity.pod_uid.take());
+    let known = &*checkpoint.identity;
+    let pod_uid = declared.pod_uid.clone().or(known.pod_uid.clone());
     let owner =
         Owner { namespace: Some(declared.namespace.clone()), pod: declared.pod.clone(), container: None };
-    if declared.pod.is_none() || identity.owner == owner && identity.certainty != Certainty::NameOnly {
-        return;
-    }
-    let known: Vec<Owner> = identity.readings().filter(|it| it.namespace.is_some()).cloned().collect();
-    let agrees = known.is_empty() || known.contains(&owner);
-    identity.certainty = if agrees { Certainty::Exact } else { Certainty::Ambiguous };
-    identity.alternatives = if agrees { Box::default() } else { known.into() };
-    identity.owner = owner;
+    let identity = if declared.pod.is_none() || known.owner == owner && known.certainty != Certainty::NameOnly
+    {
+        Identity { pod_uid, ..known.clone() }
+    } else {
+        let known: Vec<Owner> = known.readings().filter(|it| it.namespace.is_some()).cloned().collect();
+        let agrees = known.is_empty() || known.contains(&owner);
+        Identity {
+            owner,
+            alternatives: if agrees { Box::default() } else { known.into() },
+            pod_uid,
+            engine: checkpoint.identity.engine,
+            certainty: if agrees { Certainty::Exact } else { Certainty::Ambiguous },
+        }
+    };
+    checkpoint.identity = strings.share(identity);
 }
 
 /// Whose it is and since when, from its name and, once read, its content.
@@ -66,11 +73,10 @@ pub(super) fn describe(
     cluster: &Cluster,
 ) {
     let name = CheckpointName::parse(&checkpoint.name, checkpoint.kind);
-    let (mut identity, created) = archive::identify(name.as_ref(), contents);
-    strings.share(&mut identity);
-    checkpoint.identity = identity;
+    let (identity, created) = archive::identify(name.as_ref(), contents);
+    checkpoint.identity = strings.share(identity);
     checkpoint.created = created.unwrap_or(checkpoint.modified);
-    declare(checkpoint, cluster);
+    declare(checkpoint, strings, cluster);
     checkpoint.states.set(States::ORPHAN, cluster.fate(checkpoint) == Fate::Gone);
     if let Some(contents) = contents {
         checkpoint.states.set(States::INCOMPLETE, contents.incomplete());

@@ -5,7 +5,7 @@ use std::hash::BuildHasher as _;
 
 use hashbrown::DefaultHashBuilder;
 
-use super::{Catalog, Note};
+use super::{Catalog, Content, Note};
 use crate::model::Checkpoint;
 
 impl Catalog {
@@ -52,6 +52,16 @@ impl Catalog {
             *number.expect("every checkpoint is indexed") = place as u32;
         }
         self.notes.swap_remove(place);
-        self.inventory.checkpoints.swap_remove(place)
+        let gone = self.inventory.checkpoints.swap_remove(place);
+        if self.notes.get(place).is_some_and(|moved| moved.content == Content::Queued) {
+            self.queue(place);
+        }
+        gone
+    }
+
+    /// Has the content of the checkpoint at `place` read when its turn comes.
+    pub(super) fn queue(&mut self, place: usize) {
+        self.notes[place].content = Content::Queued;
+        self.unread.push_back(place as u32);
     }
 }

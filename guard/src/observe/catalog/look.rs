@@ -66,8 +66,7 @@ impl Catalog {
             .states
             .set(States::BEING_WRITTEN, state == OpenState::Writing || note.content != Content::Read);
         if state != OpenState::Writing && note.content == Content::Unread {
-            self.notes[place].content = Content::Queued;
-            self.unread.push_back((checkpoint.directory, checkpoint.name.clone()));
+            self.queue(place);
         }
     }
 
@@ -86,7 +85,7 @@ impl Catalog {
         }
         self.strangers.insert(key.clone(), Stranger { stat: *stat, content: Content::Queued, seen });
         if !is_queued {
-            self.unread.push_back(key);
+            self.unread_strangers.push_back(key);
         }
         true
     }

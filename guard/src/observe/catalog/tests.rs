@@ -140,11 +140,72 @@ fn what_waits_to_be_read_stands_in_the_queue_once_however_often_it_is_looked_at(
             watched.hear(0, name);
         }
     }
-    assert_eq!(watched.catalog.unread.len(), names.len());
+    assert_eq!((watched.catalog.unread.len(), watched.catalog.unread_strangers.len()), (50, 50));
     watched.read_all();
     assert!(!watched.catalog.has_unread());
     let is_read = |checkpoint: &Checkpoint| !checkpoint.states.contains(States::BEING_WRITTEN);
     assert!(watched.catalog.inventory().checkpoints.iter().all(is_read));
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "somebody else deletes what is only a test's")]
+fn what_moves_up_while_it_waits_to_be_read_is_read_all_the_same() {
+    let mut watched = Watched::new(1);
+    let folder = watched.path(0).to_owned();
+    let names: Vec<String> =
+        (0..50).map(|n| format!("checkpoint-web_team-app-2026-01-01T00:00:{n:02}Z.tar")).collect();
+    names.iter().for_each(|name| write_tar(&folder.join(name), &["config.dump", "spec.dump"]));
+    watched.scan(0);
+    // The last ones move to where these were.
+    for name in names.iter().step_by(3) {
+        std::fs::remove_file(folder.join(name)).unwrap();
+    }
+    watched.scan(0);
+    watched.read_all();
+    assert!(!watched.catalog.has_unread());
+    let is_read = |checkpoint: &Checkpoint| !checkpoint.states.contains(States::BEING_WRITTEN);
+    assert_eq!(watched.catalog.inventory().checkpoints.iter().filter(|it| is_read(it)).count(), 33);
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "somebody else deletes what is only a test's")]
+fn names_of_pods_that_have_no_checkpoint_any_more_are_forgotten() {
+    let mut watched = Watched::new(1);
+    let folder = watched.path(0).to_owned();
+    let name = |pod: u32| format!("checkpoint-job-{pod}_ci-app-2026-01-01T00:00:00Z.tar");
+    let mut most = 0;
+    for pod in 0..100 {
+        write_tar(&folder.join(name(pod)), &["config.dump", "spec.dump"]);
+        watched.scan(0);
+        watched.read_all();
+        std::fs::remove_file(folder.join(name(pod))).unwrap();
+        most = most.max(watched.catalog.strings.len());
+    }
+    // Those of two pods at most: two identities, read and unread, and three names for each reading.
+    assert!((3..=20).contains(&most), "{most}");
+}
+
+#[test]
+fn what_is_seen_of_the_inventory_changes_its_number() {
+    let mut watched = Watched::new(1);
+    let name = "checkpoint-web_team-app-2026-01-01T00:00:00Z.tar";
+    write_tar(&watched.path(0).join(name), &["config.dump", "spec.dump"]);
+    let mut seen = watched.catalog.revision();
+    let mut is_new =
+        |catalog: &Catalog| std::mem::replace(&mut seen, catalog.revision()) != catalog.revision();
+    watched.scan(0);
+    assert!(is_new(&watched.catalog));
+    watched.read_all();
+    assert!(is_new(&watched.catalog));
+    watched.catalog.set_states(0, name.as_ref(), States::REFUSED);
+    assert!(is_new(&watched.catalog));
+    watched.catalog.forgive();
+    assert!(is_new(&watched.catalog));
+    watched.catalog.set_cluster(Arc::default());
+    assert!(is_new(&watched.catalog));
+    assert!(watched.catalog.wanted(1).is_empty() && !is_new(&watched.catalog));
+    watched.catalog.remove(0, name.as_ref());
+    assert!(is_new(&watched.catalog));
 }
 
 #[test]

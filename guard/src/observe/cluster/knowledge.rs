@@ -204,7 +204,7 @@ mod tests {
 
     fn fate(knowledge: &Knowledge, uid: &str) -> Fate {
         let mut checkpoint = crate::decide::fixture::archive("a/p/c", 60, 1);
-        checkpoint.identity.pod_uid = Some(uid.into());
+        std::sync::Arc::make_mut(&mut checkpoint.identity).pod_uid = Some(uid.into());
         knowledge.cluster.fate(&checkpoint)
     }
 

@@ -63,7 +63,8 @@ fn checkpoint(namespace: &str, size: Bytes, states: States) -> Checkpoint {
             owner: Owner::new(namespace, "web", "app"),
             certainty: Certainty::Exact,
             ..Identity::default()
-        },
+        }
+        .into(),
     }
 }
 
