@@ -168,12 +168,8 @@ impl LedgerReader {
                 return;
             }
         };
-        let idle = match entries.len() {
-            ..=SWEEP_ABOVE => None,
-            ..=CROWDED_ABOVE => Some(SWEEP_IDLE),
-            _ => Some(SWEEP_IDLE_CROWDED),
-        };
-        let idle_since = idle.map(|idle| Monotonic(now.0.saturating_sub(idle)));
+        let idle = if entries.len() > CROWDED_ABOVE { SWEEP_IDLE_CROWDED } else { SWEEP_IDLE };
+        let idle_since = (entries.len() > SWEEP_ABOVE).then(|| Monotonic(now.0.saturating_sub(idle)));
         if let Some(idle_since) = idle_since {
             self.probing.sweep(&entries, idle_since);
         }
