@@ -37,16 +37,21 @@ pub(crate) fn superblock(
     find(watched, |directory| directory.sb == sb && directory.counting == counting as u32)
 }
 
-/// The watched directory that `inode` lies below, by one of its names.
+/// The watched directory that `inode` lies below, by one of its names. `filesystem` is any of those on the inode's
+/// filesystem.
 ///
 /// A file that was unlinked or renamed away keeps or changes its name in the dentry cache accordingly: unlinked but
 /// open it still counts, renamed elsewhere it no longer does.
 #[inline(always)]
-pub(crate) fn directory_of(watched: &'static Watched, inode: Inode) -> Option<&'static Directory> {
+pub(crate) fn directory_of(
+    watched: &'static Watched,
+    filesystem: &Directory,
+    inode: Inode,
+) -> Option<&'static Directory> {
     let mut name = inode.first_name();
     for _ in 0..NAMES {
         let dentry = name?;
-        if let Some(directory) = above(watched, dentry) {
+        if let Some(directory) = above(watched, filesystem.root, dentry) {
             return Some(directory);
         }
         name = dentry.next_name();
@@ -54,9 +59,9 @@ pub(crate) fn directory_of(watched: &'static Watched, inode: Inode) -> Option<&'
     None
 }
 
-/// The nearest watched directory above `dentry`.
+/// The nearest watched directory above `dentry`, up to `root`. What hangs below no root is its own parent.
 #[inline(always)]
-fn above(watched: &'static Watched, mut dentry: Dentry) -> Option<&'static Directory> {
+fn above(watched: &'static Watched, root: u64, mut dentry: Dentry) -> Option<&'static Directory> {
     for _ in 0..DEPTH {
         let parent = dentry.parent();
         if parent == dentry || parent.0 == 0 {
@@ -64,6 +69,9 @@ fn above(watched: &'static Watched, mut dentry: Dentry) -> Option<&'static Direc
         }
         if let Some(directory) = find(watched, |directory| directory.dentry == parent.0) {
             return Some(directory);
+        }
+        if parent.0 == root {
+            return None;
         }
         dentry = parent;
     }

@@ -46,7 +46,7 @@ pub mod names {
     pub const BRAKING: &str = "BRAKING";
     /// Hash of the address of a dentry to [`BrakedDirectory`](crate::BrakedDirectory).
     pub const BRAKED: &str = "BRAKED";
-    /// Array of instants of `CLOCK_MONOTONIC` in nanoseconds, by [`BrakedDirectory::place`](crate::BrakedDirectory::place).
+    /// Array of [`Lease`](crate::Lease), by [`BrakedDirectory::place`](crate::BrakedDirectory::place).
     pub const LEASES: &str = "LEASES";
     /// Hash of [`RefusedKey`](crate::RefusedKey) to [`RefusedValue`](crate::RefusedValue).
     pub const REFUSED: &str = "REFUSED";
@@ -148,6 +148,8 @@ pub struct Offsets {
     pub sb_blocksize_bits: u32,
     /// `super_block.s_fs_info`
     pub sb_fs_info: u32,
+    /// `super_block.s_root`
+    pub sb_root: u32,
     /// `ext4_sb_info.s_cluster_bits`; 0 where ext4's BTF is not to be had
     pub ext4_cluster_bits: u32,
     /// `ext4_allocation_request.inode`
@@ -206,6 +208,8 @@ pub struct Directory {
     pub sb: u64,
     /// Address of its `dentry`.
     pub dentry: u64,
+    /// Address of the `dentry` of the filesystem's root: above it is nothing.
+    pub root: u64,
     /// `st_dev` of the directory, which on btrfs differs from the filesystem's own number.
     pub dev: u64,
     /// Slot of its filesystem.
@@ -246,6 +250,8 @@ pub struct Learn {
     pub sb: u64,
     /// Answer: address of the `dentry`.
     pub dentry: u64,
+    /// Answer: address of the `dentry` of the filesystem's root.
+    pub root: u64,
     /// Answer: base 2 logarithm of the block size.
     pub block_bits: u32,
     /// Answer: value of the field that is ext4's cluster bits, meaningless on other filesystems.
@@ -383,6 +389,21 @@ pub struct BrakedDirectory {
     pub test_tid: u32,
 }
 
+/// Until when writers below a directory are refused.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lease {
+    /// Address of the `super_block` of its filesystem: writers to others are not looked at any closer.
+    pub sb: u64,
+    /// In nanoseconds of `CLOCK_MONOTONIC`; 0: nobody is refused.
+    pub until: u64,
+}
+
+impl Lease {
+    /// While a self-test goes on, in which nobody is refused but the tester.
+    pub const TEST: u64 = 1;
+}
+
 /// Who is never refused, and whether there is anything to refuse.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -393,8 +414,8 @@ pub struct Braking {
     pub pid_namespace_ino: u64,
     /// The guard's process id there.
     pub guard: u32,
-    /// How many directories the brake holds.
-    pub directories: u32,
+    /// One more than the highest place of a directory that the brake holds; 0: there is none.
+    pub places: u32,
 }
 
 /// Who was refused, below which directory.
@@ -430,10 +451,10 @@ pub struct Lost {
 }
 
 const _: () = {
-    assert!(size_of::<Offsets>() == 35 * 4);
-    assert!(size_of::<Directory>() == 40);
-    assert!(size_of::<Watched>() == DIRECTORIES * 40 + 8);
-    assert!(size_of::<Learn>() == 48);
+    assert!(size_of::<Offsets>() == 36 * 4);
+    assert!(size_of::<Directory>() == 48);
+    assert!(size_of::<Watched>() == DIRECTORIES * 48 + 8);
+    assert!(size_of::<Learn>() == 56);
     assert!(size_of::<LedgerKey>() == 24);
     assert!(size_of::<LedgerValue>() == 48);
     assert!(size_of::<Total>() == 24);
@@ -444,6 +465,7 @@ const _: () = {
     assert!(size_of::<BrakeOffsets>() == 12);
     assert!(size_of::<BrakedDirectory>() == 8);
     assert!(size_of::<Braking>() == 24);
+    assert!(size_of::<Lease>() == 16);
     assert!(size_of::<RefusedKey>() == 24);
     assert!(size_of::<RefusedValue>() == 16);
 };
@@ -474,6 +496,7 @@ mod pod {
         BrakeOffsets,
         BrakedDirectory,
         Braking,
+        Lease,
         RefusedKey,
         RefusedValue
     );

@@ -3,8 +3,8 @@
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LruHashMap, RingBuf};
 use guard_ebpf::{
-    BrakedDirectory, Braking, Crossing, DIRECTORIES, Learn, LedgerKey, LedgerValue, Limit, Lost, RefusedKey,
-    RefusedValue, SLOTS, Total, WakeRecord, Watched,
+    BrakedDirectory, Braking, Crossing, DIRECTORIES, Learn, Lease, LedgerKey, LedgerValue, Limit, Lost,
+    RefusedKey, RefusedValue, SLOTS, Total, WakeRecord, Watched,
 };
 
 /// One entry, replaced as a whole: a lookup at a constant index compiles to an address.
@@ -49,7 +49,7 @@ pub(crate) static BRAKED: HashMap<u64, BrakedDirectory> = HashMap::with_max_entr
 
 /// Until when writers below each directory of [`BRAKED`] are refused: engaging and releasing is one write here.
 #[map]
-pub(crate) static LEASES: Array<u64> = Array::with_max_entries(DIRECTORIES as u32, 0);
+pub(crate) static LEASES: Array<Lease> = Array::with_max_entries(DIRECTORIES as u32, 0);
 
 /// The guard empties it every second or so; three or four programs write checkpoints.
 #[map]

@@ -7,7 +7,7 @@
 use guard_ebpf::{DEPTH, Directory, LedgerKey, Watched};
 
 use crate::filter;
-use crate::kernel::{Inode, offset};
+use crate::kernel::{Dentry, Inode, offset};
 
 /// Loads a field.
 ///
@@ -18,6 +18,18 @@ use crate::kernel::{Inode, offset};
 unsafe fn load<T: Copy>(pointer: u64, offset: u32) -> T {
     // SAFETY: the caller's promise. Volatile, so that the offset is added to the pointer and to nothing else.
     unsafe { core::ptr::read_volatile(pointer.wrapping_add(u64::from(offset)) as *const T) }
+}
+
+/// The superblock of an inode.
+///
+/// # Safety
+///
+/// `inode` is an argument that the function's type says is a `struct inode *`.
+#[inline(always)]
+pub(crate) unsafe fn superblock(inode: u64) -> u64 {
+    let sb = offset!(inode_sb);
+    // SAFETY: the caller's promise.
+    unsafe { load(inode, sb) }
 }
 
 /// A `struct file`.
@@ -45,6 +57,21 @@ impl File {
         unsafe { File(load(load(pointer, vma), file)) }
     }
 
+    /// The name it was opened by.
+    #[inline(always)]
+    pub(crate) fn dentry(self) -> Dentry {
+        let name = offset!(file_dentry);
+        // SAFETY: a `File` is made of an argument only.
+        Dentry(unsafe { load(self.0, name) })
+    }
+
+    /// A field of 32 bits, at this offset of the structure.
+    #[inline(always)]
+    pub(crate) fn field(self, offset: u32) -> u32 {
+        // SAFETY: as above.
+        unsafe { load(self.0, offset) }
+    }
+
     #[inline(always)]
     fn inode(self) -> u64 {
         let inode = offset!(file_inode);
@@ -70,8 +97,12 @@ impl File {
 
     /// The watched directory that the file lies below, by the name that it was opened by or by another one.
     #[inline(always)]
-    pub(crate) fn directory(self, watched: &'static Watched) -> Option<&'static Directory> {
-        let by_name = self.directory_by_own_name(watched);
+    pub(crate) fn directory(
+        self,
+        watched: &'static Watched,
+        filesystem: &Directory,
+    ) -> Option<&'static Directory> {
+        let by_name = self.directory_by_own_name(watched, filesystem.root);
         if by_name.is_some() || offset!(may_probe) == 0 {
             return by_name;
         }
@@ -79,11 +110,11 @@ impl File {
         // SAFETY: as above.
         let links: u32 = unsafe { load(self.inode(), nlink) };
         // Other names cost helper calls, and hardly any file has them.
-        if links > 1 { filter::directory_of(watched, Inode(self.inode())) } else { None }
+        if links > 1 { filter::directory_of(watched, filesystem, Inode(self.inode())) } else { None }
     }
 
     #[inline(always)]
-    fn directory_by_own_name(self, watched: &'static Watched) -> Option<&'static Directory> {
+    fn directory_by_own_name(self, watched: &'static Watched, root: u64) -> Option<&'static Directory> {
         let (name, up) = (offset!(file_dentry), offset!(dentry_parent));
         // SAFETY: as above.
         let mut dentry: u64 = unsafe { load(self.0, name) };
@@ -95,6 +126,9 @@ impl File {
             }
             if let Some(directory) = filter::find(watched, |directory| directory.dentry == parent) {
                 return Some(directory);
+            }
+            if parent == root {
+                return None;
             }
             dentry = parent;
         }

@@ -24,6 +24,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use self::kernels::Kernel;
 use self::machine::{Machine, Outcome};
+use crate::build_ebpf::cache;
 use crate::command;
 
 /// Boots other kernels and runs the tests named `vm_…` there.
@@ -70,7 +71,7 @@ const PARAMETERS: &str = "console=ttyS0 panic=-1 quiet lsm=lockdown,capability,y
 /// Fetches, packs, boots, and fails when a test failed in any kernel.
 pub(crate) fn run(options: Options, root: &Path) -> Result<()> {
     let directory = command::target_directory()?.join("vm");
-    let kernels = match find_kernels(&options, &directory) {
+    let kernels = match find_kernels(&options) {
         Err(error) if options.or_skip => {
             println!("SKIPPED all other kernels: {error:#}");
             println!("test result: ok. 0 passed; 0 failed; 1 ignored; no VM");
@@ -92,7 +93,7 @@ pub(crate) fn run(options: Options, root: &Path) -> Result<()> {
     report(&outcomes)
 }
 
-fn find_kernels(options: &Options, directory: &Path) -> Result<Vec<Kernel>> {
+fn find_kernels(options: &Options) -> Result<Vec<Kernel>> {
     let missing = machine::missing();
     ensure!(
         missing.is_empty(),
@@ -102,7 +103,7 @@ fn find_kernels(options: &Options, directory: &Path) -> Result<Vec<Kernel>> {
     if let Some(image) = &options.kernel {
         return Ok(vec![Kernel::given(image, options.modules.as_deref())?]);
     }
-    let kernels = kernels::debian(&directory.join("kernels"), &options.only, options.refresh)?;
+    let kernels = kernels::debian(&cache()?.join("kernels"), &options.only, options.refresh)?;
     ensure!(
         !kernels.is_empty(),
         "no kernel is called {}: there are {}",

@@ -1,17 +1,18 @@
 //! The brake: below a watched directory, while its lease lasts, creating and writing fail with ENOSPC.
 //!
 //! Programs of BPF LSM. They are attached only while there is pressure, and then every read(2) and write(2) of the node
-//! passes `refuse_write`: nearly all of them leave it after one look at a map. Not stopped: stores into a mapping that
-//! exists already, and ftruncate(2), which allocates nothing.
+//! passes `refuse_write`: all but writes to a filesystem on which somebody is refused leave it after a few plain loads.
+//! Not stopped: stores into a mapping that exists already, and ftruncate(2), which allocates nothing.
 
 use aya_ebpf::bindings::{BPF_NOEXIST, bpf_pidns_info};
 use aya_ebpf::helpers::{bpf_get_current_comm, bpf_get_ns_current_pid_tgid, bpf_ktime_get_ns};
 use aya_ebpf::macros::{fexit, lsm};
 use aya_ebpf::programs::{FExitContext, LsmContext};
-use guard_ebpf::{BrakedDirectory, Braking, DEPTH, RefusedKey, RefusedValue};
+use guard_ebpf::{BrakedDirectory, Braking, DEPTH, DIRECTORIES, Lease, RefusedKey, RefusedValue};
 
-use crate::kernel::{Dentry, File, read};
+use crate::kernel::{self, Dentry, read};
 use crate::maps::{BRAKED, BRAKING, LEASES, REFUSED};
+use crate::typed::{self, File};
 
 /// The field of [`BRAKE_OFFSETS`](crate::BRAKE_OFFSETS) named so.
 macro_rules! offset {
@@ -43,34 +44,32 @@ pub(crate) fn refuse_write(context: LsmContext) -> i32 {
         return 0;
     }
     let Some(braking) = braking() else { return 0 };
-    let file = File(context.arg(0));
-    refuse(braking, file.dentry())
+    // SAFETY: the first argument is the file.
+    refuse_file(braking, unsafe { File::from_argument(context.arg(0)) })
 }
 
 /// `file_open(file)`: after the file was found, before anybody has it.
 #[lsm(hook = "file_open")]
 pub(crate) fn refuse_open(context: LsmContext) -> i32 {
     let Some(braking) = braking() else { return 0 };
-    let file = File(context.arg(0));
-    let mode: u32 = read(file.0, offset!(file_mode));
-    if mode & FMODE_WRITE == 0 {
+    // SAFETY: the first argument is the file.
+    let file = unsafe { File::from_argument(context.arg(0)) };
+    if file.field(offset!(file_mode)) & FMODE_WRITE == 0 {
         return 0;
     }
-    refuse(braking, file.dentry())
+    refuse_file(braking, file)
 }
 
 /// `inode_create(directory, dentry, mode)`: before a file is made, so that nothing is left behind.
 #[lsm(hook = "inode_create")]
 pub(crate) fn refuse_create(context: LsmContext) -> i32 {
-    let Some(braking) = braking() else { return 0 };
-    refuse(braking, Dentry(context.arg(1)))
+    refuse_name(&context)
 }
 
 /// `inode_mkdir(directory, dentry, mode)`: a pod checkpoint is a directory.
 #[lsm(hook = "inode_mkdir")]
 pub(crate) fn refuse_mkdir(context: LsmContext) -> i32 {
-    let Some(braking) = braking() else { return 0 };
-    refuse(braking, Dentry(context.arg(1)))
+    refuse_name(&context)
 }
 
 /// `mmap_file(file, reqprot, prot, flags)`; the file may be null, which reads as nothing of ours.
@@ -85,7 +84,8 @@ pub(crate) fn refuse_mapping(context: LsmContext) -> i32 {
     if file == 0 {
         return 0;
     }
-    refuse(braking, File(file).dentry())
+    // SAFETY: the first argument is the file, and not null.
+    refuse_file(braking, unsafe { File::from_argument(file) })
 }
 
 /// `rw_verify_area(direction, file, position, count) = error`: what asks `file_permission` for whoever writes, and knows
@@ -94,7 +94,7 @@ pub(crate) fn refuse_mapping(context: LsmContext) -> i32 {
 pub(crate) fn refused_area(context: FExitContext) -> i32 {
     let (direction, error): (u32, i32) = (context.arg(0), context.arg(4));
     if error == NO_SPACE && direction == WRITE {
-        count_bytes(File(context.arg(1)), context.arg(3));
+        count_bytes(kernel::File(context.arg(1)), context.arg(3));
     }
     0
 }
@@ -103,14 +103,14 @@ pub(crate) fn refused_area(context: FExitContext) -> i32 {
 #[fexit]
 pub(crate) fn refused_allocation(context: FExitContext) -> i32 {
     if context.arg::<i32>(4) == NO_SPACE {
-        count_bytes(File(context.arg(0)), context.arg(3));
+        count_bytes(kernel::File(context.arg(0)), context.arg(3));
     }
     0
 }
 
 /// Adds to what was refused just now; a filesystem that is full fails alike, but nobody has been counted then.
 #[inline(always)]
-fn count_bytes(file: File, bytes: u64) {
+fn count_bytes(file: kernel::File, bytes: u64) {
     if braking().is_some()
         && let Some(BrakedDirectory { place, .. }) = directory_above(file.dentry())
         && let Some(refused) = REFUSED.get_ptr_mut(key(place))
@@ -120,11 +120,42 @@ fn count_bytes(file: File, bytes: u64) {
     }
 }
 
-/// Who we are, while there is any directory. The usual case ends here.
+/// Who we are, while there is any directory.
 #[inline(always)]
 fn braking() -> Option<&'static Braking> {
     let braking = BRAKING.get(0)?;
-    if braking.directories == 0 { None } else { Some(braking) }
+    if braking.places == 0 { None } else { Some(braking) }
+}
+
+#[inline(always)]
+fn refuse_file(braking: &'static Braking, file: File) -> i32 {
+    if is_refusing_on(braking, file.superblock()) { refuse(braking, file.dentry()) } else { 0 }
+}
+
+/// For what is made: the arguments begin with the directory's inode and the new dentry.
+#[inline(always)]
+fn refuse_name(context: &LsmContext) -> i32 {
+    let Some(braking) = braking() else { return 0 };
+    // SAFETY: the first argument is an inode.
+    let sb = unsafe { typed::superblock(context.arg(0)) };
+    if is_refusing_on(braking, sb) { refuse(braking, Dentry(context.arg(1))) } else { 0 }
+}
+
+/// Whether anybody is refused on the filesystem of this superblock. The usual case ends here.
+#[inline(always)]
+fn is_refusing_on(braking: &'static Braking, sb: u64) -> bool {
+    for place in 0..DIRECTORIES as u32 {
+        if place >= braking.places {
+            return false;
+        }
+        let Some(lease) = LEASES.get_ptr(place) else { return false };
+        // SAFETY: `lease` points into the map; volatile, since the guard writes there.
+        let Lease { sb: refusing, until } = unsafe { core::ptr::read_volatile(lease) };
+        if until != 0 && refusing == sb {
+            return true;
+        }
+    }
+    false
 }
 
 /// The answer for `dentry`, counted when it is no.
@@ -136,9 +167,9 @@ fn refuse(braking: &'static Braking, dentry: Dentry) -> i32 {
         // The guard tries on itself whether it works, and on nobody else.
         return if tid == test_tid { NO_SPACE } else { 0 };
     }
-    let Some(until) = LEASES.get(place) else { return 0 };
-    // SAFETY: `until` points into the map; volatile, since the guard writes there. The helper has no preconditions.
-    let is_over = unsafe { core::ptr::read_volatile(until) <= bpf_ktime_get_ns() };
+    let Some(lease) = LEASES.get_ptr(place) else { return 0 };
+    // SAFETY: `lease` points into the map; volatile, since the guard writes there. The helper has no preconditions.
+    let is_over = unsafe { core::ptr::read_volatile(&raw const (*lease).until) <= bpf_ktime_get_ns() };
     if is_over || tgid == braking.guard || is_marker(dentry) {
         return 0;
     }

@@ -65,8 +65,8 @@ fn count(file: File, bytes: i64) {
         return;
     }
     if let Some(watched) = filter::watched()
-        && filter::superblock(watched, file.superblock(), Counting::Calls).is_some()
-        && let Some(directory) = file.directory(watched)
+        && let Some(filesystem) = filter::superblock(watched, file.superblock(), Counting::Calls)
+        && let Some(directory) = file.directory(watched, filesystem)
     {
         ledger::add_to(directory, &file.key(directory), bytes as u64);
         budget::spend(directory.slot, bytes as u64);

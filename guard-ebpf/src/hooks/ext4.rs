@@ -85,7 +85,7 @@ fn added(inode: Inode, bytes: impl Fn(&Directory) -> u64) {
         && let Some(filesystem) = filter::filesystem(watched, inode, Counting::Blocks)
         && bytes(filesystem) != 0
     {
-        hooks::count(watched, inode, bytes(filesystem));
+        hooks::count(watched, filesystem, inode, bytes(filesystem));
     }
 }
 
@@ -98,7 +98,7 @@ fn freed(inode: Inode, bytes: impl Fn(&Directory) -> u64) {
     let bytes = bytes(filesystem);
     if ledger::take_back(&ledger::key(filesystem, inode), bytes) {
         budget::give_back(filesystem.slot, bytes);
-    } else if let Some(directory) = filter::directory_of(watched, inode) {
+    } else if let Some(directory) = filter::directory_of(watched, filesystem, inode) {
         ledger::take_back_from_new(directory, inode, bytes);
         budget::give_back(directory.slot, bytes);
     }

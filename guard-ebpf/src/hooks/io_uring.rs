@@ -30,9 +30,9 @@ pub(crate) fn io_uring_done(context: RawTracePointContext) -> i32 {
     }
     let inode = File(read(request, offset!(uring_file))).inode();
     if let Some(watched) = filter::watched()
-        && filter::filesystem(watched, inode, Counting::Calls).is_some()
+        && let Some(filesystem) = filter::filesystem(watched, inode, Counting::Calls)
     {
-        hooks::count(watched, inode, bytes as u64);
+        hooks::count(watched, filesystem, inode, bytes as u64);
     }
     0
 }

@@ -28,6 +28,7 @@ fn answer(question: &mut Learn) -> Option<()> {
     let sb = file.inode().superblock();
     question.block_bits = u32::from(read::<u8>(sb, offset!(sb_blocksize_bits)));
     question.cluster_bits = read(read(sb, offset!(sb_fs_info)), offset!(ext4_cluster_bits));
+    question.root = read(sb, offset!(sb_root));
     // Last: it marks the answer as complete.
     question.sb = sb;
     Some(())

@@ -8,15 +8,16 @@ mod learn;
 mod pages;
 mod requests;
 
-use guard_ebpf::Watched;
+use guard_ebpf::{Directory, Watched};
 
 use crate::kernel::Inode;
 use crate::{budget, filter, ledger};
 
-/// Counts `bytes` that the current process added to `inode`, if it lies in a watched directory.
+/// Counts `bytes` that the current process added to `inode`, if it lies in a watched directory; `filesystem` is one on its
+/// filesystem.
 #[inline(always)]
-fn count(watched: &'static Watched, inode: Inode, bytes: u64) {
-    if let Some(directory) = filter::directory_of(watched, inode) {
+fn count(watched: &'static Watched, filesystem: &Directory, inode: Inode, bytes: u64) {
+    if let Some(directory) = filter::directory_of(watched, filesystem, inode) {
         ledger::add(directory, inode, bytes);
         budget::spend(directory.slot, bytes);
     }

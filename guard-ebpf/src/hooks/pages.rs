@@ -27,13 +27,11 @@ pub(crate) fn direct_io_begins(context: RawTracePointContext) -> i32 {
     let request: u64 = context.arg(0);
     let inode = inode_of(request);
     let Some(watched) = filter::watched() else { return 0 };
-    if filter::filesystem(watched, inode, Counting::Pages).is_none() {
-        return 0;
-    }
+    let Some(filesystem) = filter::filesystem(watched, inode, Counting::Pages) else { return 0 };
     if read::<u8>(context.arg(1), offset!(iter_is_source)) == 0 {
         // A read, whose request may lie where that of a write lay which never ended.
         let _ = DIRECT_WRITES.remove(request);
-    } else if let Some(directory) = filter::directory_of(watched, inode) {
+    } else if let Some(directory) = filter::directory_of(watched, filesystem, inode) {
         let _ = DIRECT_WRITES.insert(request, 0, 0);
         ledger::add(directory, inode, 0);
     }
@@ -47,10 +45,10 @@ pub(crate) fn direct_io_ends(context: RawTracePointContext) -> i32 {
     let done: i64 = context.arg(2);
     let inode = inode_of(request);
     if let Some(watched) = filter::watched()
-        && filter::filesystem(watched, inode, Counting::Pages).is_some()
+        && let Some(filesystem) = filter::filesystem(watched, inode, Counting::Pages)
         && DIRECT_WRITES.remove(request).is_ok()
         && done > 0
-        && let Some(directory) = filter::directory_of(watched, inode)
+        && let Some(directory) = filter::directory_of(watched, filesystem, inode)
     {
         ledger::add_unsigned(directory, &ledger::key(directory, inode), done as u64);
         budget::spend(directory.slot, done as u64);
@@ -66,9 +64,9 @@ fn inode_of(request: u64) -> Inode {
 #[inline(always)]
 fn added(inode: Inode, bytes: impl Fn() -> u64) {
     if let Some(watched) = filter::watched()
-        && filter::filesystem(watched, inode, Counting::Pages).is_some()
+        && let Some(filesystem) = filter::filesystem(watched, inode, Counting::Pages)
     {
-        hooks::count(watched, inode, bytes());
+        hooks::count(watched, filesystem, inode, bytes());
     }
 }
 

@@ -43,8 +43,8 @@ pub(crate) fn page_requested(context: ProbeContext) -> u32 {
 fn count(file: File, bytes: impl Fn() -> u64) {
     let inode = file.inode();
     if let Some(watched) = filter::watched()
-        && filter::filesystem(watched, inode, Counting::Requests).is_some()
+        && let Some(filesystem) = filter::filesystem(watched, inode, Counting::Requests)
     {
-        hooks::count(watched, inode, bytes());
+        hooks::count(watched, filesystem, inode, bytes());
     }
 }

@@ -104,8 +104,9 @@ pub(super) struct FilesystemBrake {
     largest: Bytes,
     /// While writers are refused.
     episode: Option<Episode>,
-    /// Files to be cleared away whose event was still being answered.
-    created: Vec<(usize, Created)>,
+    /// Files to be cleared away whose event was still being answered; the place of the directory, and since when writers
+    /// were refused there.
+    created: Vec<(usize, Created, Timestamp)>,
 }
 
 /// From engaging to releasing.
@@ -247,12 +248,16 @@ pub(super) fn obey(fs: &mut Filesystem, ask: Ask) {
         Wish::Engage(time) => fs.brake.decision.engage(time, now),
         Wish::Release(inhibited) => fs.brake.decision.release(inhibited, now),
     };
-    if let Some(change) = change {
-        let stance = if fs.brake.is_engaged() { Stance::Refusing } else { Stance::Off };
-        take(fs, &braking, stance);
-        report(fs, &braking, change, fs.available_lately());
-    }
+    let Some(change) = change else {
+        take_in(fs, &braking);
+        let _ = ask.answer.send(record(fs, &braking, directories, now));
+        return;
+    };
+    let stance = if fs.brake.is_engaged() { Stance::Refusing } else { Stance::Off };
+    take(fs, &braking, stance);
+    // Before the report, which tells of what was refused up to the end.
     take_in(fs, &braking);
+    report(fs, &braking, change, fs.available_lately());
     let _ = ask.answer.send(record(fs, &braking, directories, now));
 }
 
@@ -315,7 +320,13 @@ fn take(fs: &mut Filesystem, braking: &Braking, stance: Stance) -> Stance {
     for (_, key) in &fs.brake.keys {
         braking.backend.set(*key, stance);
     }
-    std::mem::replace(&mut fs.brake.stance, stance)
+    let before = std::mem::replace(&mut fs.brake.stance, stance);
+    if before == Stance::Refusing && stance != before {
+        for (_, key) in &fs.brake.keys {
+            braking.backend.hear_out(*key);
+        }
+    }
+    before
 }
 
 /// Counts what was refused, and clears away what that left.
@@ -330,10 +341,11 @@ fn take_in(fs: &mut Filesystem, braking: &Braking) {
                 add_writer(&mut episode.writers, &writer.comm, writer.calls, writer.bytes);
             }
         }
-        created.extend(refusals.created.into_iter().map(|created| (index, created)));
+        // Without an episode nobody knows since when a file may be one of ours: it stays.
+        created
+            .extend(refusals.created.into_iter().zip(since).map(|(created, since)| (index, created, since)));
     }
-    let Some(since) = since else { return };
-    for (index, it) in created {
+    for (index, it, since) in created {
         let directory = fs.path_of(index as u16).display().to_string();
         match fs.dirs[index].clear_refused(&it.name, it.file, since) {
             Ok(()) => {
@@ -345,7 +357,7 @@ fn take_in(fs: &mut Filesystem, braking: &Braking) {
             Err(Refused::Gone) => {}
             // Once more; the next event tells of it again.
             Err(Refused::InUse { .. }) if fs.brake.created.len() < CREATED_MAX => {
-                fs.brake.created.push((index, it))
+                fs.brake.created.push((index, it, since))
             }
             Err(refused) => tracing::debug!(directory, name = ?it.name, %refused, "the empty file stays"),
         }

@@ -17,13 +17,15 @@ use std::process::ExitCode;
 
 use self::report::{Report, Section};
 use crate::cli::{Common, FAILED, Output};
+use crate::config::BrakeMode;
 use crate::observe::host::kernel::Kernel;
 
 /// Arguments of `doctor`.
 ///
 /// Looks at this node the way the daemon does: loads its eBPF program, opens the configured directories, measures their
 /// filesystems, reads what lies there; and asks the daemon, if one is running. Changes nothing, but for a nameless file of
-/// 64 KiB in each directory that shows whether what is written there is counted.
+/// 64 KiB in each directory that shows whether what is written there is counted, and one outside of them (in /dev/shm, /run
+/// or /tmp) that shows whether writing can be refused.
 ///
 /// Each line is "ok", a note, "could be better", or "MISSING": without that the guard cannot do its work. Below each that
 /// is not ok stands what to change.
@@ -76,7 +78,7 @@ fn examine(common: &Common) -> Report {
     sections.extend([
         kernel::section(&kernel),
         capabilities::section(daemon.process()),
-        brake::section(&kernel),
+        brake::section(&kernel, config.map_or(BrakeMode::Auto, |config| config.brake)),
         sandbox::section(daemon.process()),
     ]);
     Report::new(sections.into_iter().filter(Section::says_something).collect())

@@ -17,11 +17,14 @@ done < /modules/order
 # The second serial line is for the tests alone; the kernel speaks on the first.
 exec < /dev/null > /dev/ttyS1 2>&1
 export CHECKPOINT_GUARD=/usr/bin/checkpoint-guard CHECKPOINT_GUARD_VM="$(uname -r)"
+seconds() { cut -d. -f1 /proc/uptime; }
 echo "VM kernel $(uname -r)"
 for program in /tests/*; do
     echo "VM begin ${program#/tests/}"
+    began=$(seconds)
     "$program" --test-threads=1 --show-output $(cat /filter)
     echo "VM end ${program#/tests/} $?"
+    echo "VM took $(($(seconds) - began)) s ${program#/tests/}"
 done
 echo "VM done"
 poweroff -f

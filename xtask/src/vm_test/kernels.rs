@@ -78,7 +78,7 @@ pub(crate) fn debian(directory: &Path, only: &[String], refresh: bool) -> Result
 }
 
 /// Downloads the packages of a kernel and unpacks them. apt checks sizes and hashes against its signed lists.
-#[expect(clippy::disallowed_methods, reason = "the project's own cache below target/")]
+#[expect(clippy::disallowed_methods, reason = "the project's own cache")]
 fn fetch(series: &Series, apt: &Apt, directory: &Path) -> Result<()> {
     let version = apt.newest(series)?;
     if fs::read_to_string(directory.join("packages")).is_ok_and(|it| it.contains(&version)) {

@@ -162,7 +162,9 @@ impl fmt::Display for Outcome {
         for line in shown.iter().filter(|line| !line.starts_with("VM ")) {
             writeln!(f, "{}: {line}", self.kernel)?;
         }
-        write!(f, "-- {} took {:.0} s", self.kernel, self.took.as_secs_f64())
+        let programs: Vec<&str> =
+            self.output.lines().filter_map(|line| line.strip_prefix("VM took ")).collect();
+        write!(f, "-- {} took {:.0} s: {}", self.kernel, self.took.as_secs_f64(), programs.join(", "))
     }
 }
 

@@ -1,4 +1,5 @@
-//! [`Fanotify`]: the guard's side of the brake by permission events. It never waits for the helper.
+//! [`Fanotify`]: the guard's side of the brake by permission events. It never waits for the helper, but for a moment when the
+//! brake is released, to hear whom it has refused.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -27,6 +28,10 @@ pub const HELPER_COMMAND: &str = "brake-helper";
 
 /// How often the guard says to the helper that it is alive, and asks what was refused.
 const BEAT: Duration = Duration::from_millis(100);
+/// How often to look, when the brake is released, for what the helper refused last; it answers within a millisecond or two.
+const HEAR_OUT_LOOKS: u32 = 50;
+/// How long to wait between two looks.
+const HEAR_OUT_LOOK: Duration = Duration::from_millis(1);
 /// A helper that has not answered for so long is ended. More than its own [`super::helper::DEADMAN`].
 const SILENCE_MAX: Duration = Duration::from_secs(3);
 /// A helper that dies is started again after this, then after twice as long, and so on.
@@ -57,6 +62,8 @@ struct Directory {
     /// When its loop said so last.
     said: Monotonic,
     refusals: Refusals,
+    /// What the helper did when it reported last.
+    reported: Stance,
     ability: Option<Ability>,
 }
 
@@ -96,6 +103,7 @@ impl Fanotify {
             stance: Stance::Off,
             said: (self.clock)(),
             refusals: Refusals::default(),
+            reported: Stance::Off,
             ability: None,
         };
         if let Some(helper) = &state.helper {
@@ -131,6 +139,16 @@ impl Fanotify {
     pub fn take_refusals(&self, key: Key) -> Refusals {
         let mut state = self.lock();
         state.directories.get_mut(&key).map(|it| std::mem::take(&mut it.refusals)).unwrap_or_default()
+    }
+
+    /// See [`super::Backend::hear_out`].
+    pub fn hear_out(&self, key: Key) {
+        for _ in 0..HEAR_OUT_LOOKS {
+            if self.lock().has_heard_out(key, (self.clock)()) {
+                return;
+            }
+            std::thread::sleep(HEAR_OUT_LOOK);
+        }
     }
 
     /// See [`super::Backend::ability`].
@@ -247,6 +265,13 @@ impl State {
     /// # Errors
     /// It is gone, or as good as gone.
     fn exchange(&mut self, now: Monotonic) -> Result<bool, &'static str> {
+        let heard = self.hear(now)?;
+        self.beat(now);
+        Ok(heard)
+    }
+
+    /// Hears what the helper has to say; false when that is nothing.
+    fn hear(&mut self, now: Monotonic) -> Result<bool, &'static str> {
         let mut heard = false;
         while let Some(helper) = &mut self.helper {
             match receive::<Report>(helper.socket.as_fd()) {
@@ -260,8 +285,14 @@ impl State {
                 Err(_) => return Err("it has ended"),
             }
         }
-        self.beat(now);
         Ok(heard)
+    }
+
+    /// Whether the helper has told what it refused up to when it heard of the stance that holds now; or never will.
+    fn has_heard_out(&mut self, key: Key, now: Monotonic) -> bool {
+        self.helper.is_none()
+            || self.hear(now).is_err()
+            || self.directories.get(&key).is_none_or(|directory| directory.reported == directory.stance)
     }
 
     fn take(&mut self, report: DirectoryReport) {
@@ -277,6 +308,7 @@ impl State {
                 .map(|(name, dev, ino)| Created { name: OsString::from_vec(name), file: FileId { dev, ino } })
                 .collect(),
         });
+        directory.reported = report.stance;
         if report.stance != Stance::Off || report.problem.is_some() {
             directory.ability = Some(Ability {
                 stops_writes: report.stops_writes,

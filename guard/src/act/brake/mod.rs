@@ -211,6 +211,15 @@ impl Backend {
         }
     }
 
+    /// Waits, for a moment at most, until what was refused before the last [`Backend::set`] can be taken.
+    pub fn hear_out(&self, key: Key) {
+        match self {
+            // It stands in a map.
+            Backend::Lsm(_) => {}
+            Backend::Fanotify(it) => it.hear_out(key),
+        }
+    }
+
     /// Keeps it going until `stop` is set; to be run by a thread of its own.
     pub fn tend(&self, stop: &AtomicBool) {
         match self {

@@ -3,22 +3,59 @@
 use nix::errno::Errno;
 use nix::sys::fanotify::{EventFFlags, Fanotify, InitFlags};
 
-use super::report::{Check, Section};
+use super::report::{Check, Section, State};
+use crate::config::BrakeMode;
 use crate::observe::host::kernel::Kernel;
+use crate::observe::probe::Refusing;
 
-/// BPF LSM, fanotify.
-pub(super) fn section(kernel: &Kernel) -> Section {
-    Section { name: "brake", checks: vec![lsm(kernel), fanotify(kernel)] }
+/// BPF LSM, fanotify, and which of them a daemon takes.
+pub(super) fn section(kernel: &Kernel, mode: BrakeMode) -> Section {
+    let (lsm, fanotify) = (lsm(), fanotify(kernel));
+    let taken = taken(mode, lsm.state == State::Ok, can_refuse(&fanotify));
+    Section { name: "brake", checks: vec![lsm, fanotify, taken] }
 }
 
-fn lsm(kernel: &Kernel) -> Check {
-    match kernel.has_security_module("bpf") {
-        Some(true) => Check::ok("BPF LSM", "bpf is among the security modules"),
-        Some(false) => {
-            Check::note("BPF LSM", "bpf is not among the security modules: programs would load and never run")
-                .advising("add bpf to the lsm= list of the kernel's command line")
+/// As a daemon does at its start, on a call of our own.
+fn lsm() -> Check {
+    const NAME: &str = "BPF LSM";
+    match Refusing::load() {
+        Ok(_) => {
+            Check::ok(NAME, "creating and writing can be refused, with ENOSPC, also in the middle of a file")
         }
-        None => Check::note("BPF LSM", "not to be seen (no securityfs here)"),
+        Err(error) => Check::note(NAME, error.to_string()),
+    }
+}
+
+/// A note that begins otherwise tells why not.
+const OPENS: &str = "opens ";
+
+fn can_refuse(fanotify: &Check) -> bool {
+    fanotify.value.starts_with(OPENS)
+}
+
+fn taken(mode: BrakeMode, lsm: bool, fanotify: bool) -> Check {
+    const NAME: &str = "taken";
+    let by_name = |works: bool, means: &str| {
+        let said = format!("{means} ([brake] mode = {:?})", mode.as_str());
+        if works {
+            Check::ok(NAME, said)
+        } else {
+            Check::missing(
+                NAME,
+                format!("{said}, which does not work here"),
+                "\"auto\" takes what works; a daemon that is told otherwise does not start",
+            )
+        }
+    };
+    match mode {
+        BrakeMode::Off => Check::note(NAME, "none ([brake] mode = \"off\")"),
+        BrakeMode::Lsm => by_name(lsm, "BPF LSM"),
+        BrakeMode::Fanotify => by_name(fanotify, "fanotify"),
+        BrakeMode::Auto if lsm => Check::ok(NAME, "BPF LSM"),
+        BrakeMode::Auto if fanotify => Check::ok(NAME, "fanotify"),
+        BrakeMode::Auto => {
+            Check::note(NAME, "none: at critical, when nothing more may be deleted, writers go on")
+        }
     }
 }
 
@@ -30,15 +67,41 @@ fn fanotify(kernel: &Kernel) -> Check {
     );
     match group {
         Ok(_) if kernel.version() >= (6, 14) => {
-            Check::ok("fanotify", "opens and writes can be refused, with ENOSPC")
+            Check::ok("fanotify", format!("{OPENS}and writes can be refused, with ENOSPC"))
         }
-        Ok(_) if kernel.version() >= (6, 13) => Check::ok("fanotify", "opens can be refused, with ENOSPC"),
-        Ok(_) => {
-            Check::note("fanotify", "opens can be refused, but only with EPERM (ENOSPC came with Linux 6.13)")
+        Ok(_) if kernel.version() >= (6, 13) => {
+            Check::ok("fanotify", format!("{OPENS}can be refused, with ENOSPC"))
         }
+        Ok(_) => Check::note(
+            "fanotify",
+            format!("{OPENS}can be refused, but only with EPERM (ENOSPC came with Linux 6.13)"),
+        ),
         Err(Errno::EPERM) => Check::note("fanotify", "not permitted to this command")
             .advising("it needs CAP_SYS_ADMIN; deploy/kubernetes/components/fanotify-brake adds it"),
         Err(errno) => Check::note("fanotify", format!("no permission events here: {}", errno.desc()))
             .advising("the kernel needs CONFIG_FANOTIFY_ACCESS_PERMISSIONS"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(mode: BrakeMode, works: (bool, bool), state: State, begins: &str) {
+        let taken = taken(mode, works.0, works.1);
+        assert_eq!(taken.state, state, "{taken:?}");
+        assert!(taken.value.starts_with(begins), "{taken:?}");
+    }
+
+    #[test]
+    fn what_is_taken_follows_the_mode_and_what_works() {
+        check(BrakeMode::Auto, (true, true), State::Ok, "BPF LSM");
+        check(BrakeMode::Auto, (false, true), State::Ok, "fanotify");
+        check(BrakeMode::Auto, (false, false), State::Note, "none");
+        check(BrakeMode::Lsm, (true, false), State::Ok, "BPF LSM");
+        check(BrakeMode::Lsm, (false, true), State::Missing, "BPF LSM");
+        check(BrakeMode::Fanotify, (true, false), State::Missing, "fanotify");
+        check(BrakeMode::Off, (true, true), State::Note, "none");
     }
 }

@@ -41,11 +41,6 @@ impl Kernel {
             self.release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
         (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
     }
-
-    /// Whether a security module is in force; `None` when that cannot be seen.
-    pub fn has_security_module(&self, name: &str) -> Option<bool> {
-        self.security_modules.as_ref().map(|names| names.iter().any(|it| it == name))
-    }
 }
 
 /// The bracketed word of `none [integrity] confidentiality`.
@@ -74,8 +69,6 @@ mod tests {
         let kernel = Kernel::at(root.path());
         assert_eq!(kernel.version(), (6, 12));
         assert_eq!((kernel.btf_bytes, kernel.lockdown.as_deref()), (Some(4), Some("integrity")));
-        assert_eq!(kernel.has_security_module("bpf"), Some(true));
-        assert_eq!(kernel.has_security_module("landlock"), Some(false));
-        assert_eq!(Kernel::default().has_security_module("bpf"), None);
+        assert_eq!(kernel.security_modules.unwrap(), ["lockdown", "capability", "bpf"]);
     }
 }

@@ -6,7 +6,7 @@ use aya::programs::fexit::FExitLinkId;
 use aya::programs::kprobe::KProbeLinkId;
 use aya::programs::raw_trace_point::RawTracePointLinkId;
 use aya::programs::{Program, ProgramError};
-use aya::{Btf, Ebpf, EbpfLoader};
+use aya::{Btf, BtfError, Ebpf, EbpfLoader};
 use guard_ebpf::{Offsets, names};
 
 use super::super::ProbeError;
@@ -81,34 +81,43 @@ impl Object {
     fn link(&mut self, name: &str, hook: &str) -> Result<Link, ProgramError> {
         let program = self.ebpf.program_mut(name);
         let program = program.ok_or_else(|| ProgramError::InvalidName { name: name.to_owned() })?;
-        if matches!(program, Program::FEntry(_) | Program::FExit(_)) && self.types.is_none() {
-            self.types = Some(Btf::from_sys_fs()?);
-        }
-        let loaded = match (&mut *program, &self.types) {
-            (Program::RawTracePoint(program), _) => program.load(),
-            (Program::KProbe(program), _) => program.load(),
-            (Program::FEntry(program), Some(types)) => program.load(hook, types),
-            (Program::FExit(program), Some(types)) => program.load(hook, types),
-            _ => Err(ProgramError::UnexpectedProgramType),
-        };
-        match loaded {
-            Ok(()) | Err(ProgramError::AlreadyLoaded) => {}
-            Err(error) => return Err(error),
-        }
-        match (program, &self.types) {
-            (Program::RawTracePoint(program), _) => program.attach(hook).map(Link::Tracepoint),
-            (Program::KProbe(program), _) => program.attach(hook, 0).map(Link::Probe),
-            // Before Linux 5.13 such a program can be attached once only; another load makes it a new one.
-            (Program::FEntry(program), Some(types)) => program.attach().map(Link::Entry).or_else(|_| {
-                program.unload()?;
-                program.load(hook, types)?;
-                program.attach().map(Link::Entry)
-            }),
-            (Program::FExit(program), Some(types)) => program.attach().map(Link::Exit).or_else(|_| {
-                program.unload()?;
-                program.load(hook, types)?;
-                program.attach().map(Link::Exit)
-            }),
+        let types = &mut self.types;
+        // Loaded once, a program is attached again without the kernel's types, which take long to read.
+        let is_new = program.fd().is_err();
+        match program {
+            Program::RawTracePoint(program) => {
+                if is_new {
+                    program.load()?;
+                }
+                program.attach(hook).map(Link::Tracepoint)
+            }
+            Program::KProbe(program) => {
+                if is_new {
+                    program.load()?;
+                }
+                program.attach(hook, 0).map(Link::Probe)
+            }
+            Program::FEntry(program) => {
+                if is_new {
+                    program.load(hook, kernel_types(types)?)?;
+                }
+                // Before Linux 5.13 such a program can be attached once only; another load makes it a new one.
+                program.attach().map(Link::Entry).or_else(|_| {
+                    program.unload()?;
+                    program.load(hook, kernel_types(types)?)?;
+                    program.attach().map(Link::Entry)
+                })
+            }
+            Program::FExit(program) => {
+                if is_new {
+                    program.load(hook, kernel_types(types)?)?;
+                }
+                program.attach().map(Link::Exit).or_else(|_| {
+                    program.unload()?;
+                    program.load(hook, kernel_types(types)?)?;
+                    program.attach().map(Link::Exit)
+                })
+            }
             _ => Err(ProgramError::UnexpectedProgramType),
         }
     }
@@ -152,6 +161,19 @@ impl Object {
     }
 }
 
+/// What the verifier says of its own work, after the verdict.
+fn is_statistics(line: &str) -> bool {
+    ["processed ", "verification time ", "stack depth "].iter().any(|it| line.starts_with(it))
+}
+
+/// The kernel's types, read when somebody asks first.
+pub(super) fn kernel_types(read: &mut Option<Btf>) -> Result<&Btf, BtfError> {
+    Ok(match read {
+        Some(types) => types,
+        None => read.insert(Btf::from_sys_fs()?),
+    })
+}
+
 /// Says why the kernel refused something: the errno explained, and what the verifier said last.
 pub(super) fn refused(what: &str, error: &(dyn std::error::Error + 'static)) -> ProbeError {
     let mut causes = std::iter::successors(Some(error), |error| error.source());
@@ -159,7 +181,7 @@ pub(super) fn refused(what: &str, error: &(dyn std::error::Error + 'static)) -> 
     let errno = cause.and_then(std::io::Error::raw_os_error);
     let text = error.to_string();
     // A refused program comes with the verifier's whole reasoning; the verdict is at its end.
-    let verdict = text.lines().rev().find(|line| !line.trim().is_empty() && !line.starts_with("processed "));
+    let verdict = text.lines().rev().find(|line| !line.trim().is_empty() && !is_statistics(line));
     // What comes before the verifier's words, which may be none.
     let whole = text.lines().next().unwrap_or_default();
     let first = whole.trim_end().trim_end_matches("Verifier output:").trim_end_matches(['.', ' ']);
@@ -221,6 +243,19 @@ pub(super) type RingBuf = aya::maps::RingBuf<MapData>;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_what_the_verifier_says_the_verdict_is_told() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("{0}")]
+        struct Said(&'static str);
+        let said = Said(
+            "the BPF_PROG_LOAD syscall returned Invalid argument (os error 22). Verifier output: 0: R1=ctx() R10=fp0\n\
+             0: (8d) callx r1\nunknown opcode 8d\nverification time 98 usec\nstack depth 112+0+0\nprocessed 1 insns\n",
+        );
+        let error = refused("program x", &said).to_string();
+        assert!(error.ends_with("… unknown opcode 8d"), "{error}");
+    }
 
     #[test]
     fn a_damaged_object_is_refused_with_a_sentence() {

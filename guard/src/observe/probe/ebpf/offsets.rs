@@ -96,6 +96,7 @@ fn tree(btf: &Btf, offsets: &mut Offsets) -> Result<(), ProbeError> {
         btf.offset("dentry", "d_u.d_alias").or_else(|_| btf.offset("dentry", "d_alias"))?;
     offsets.sb_blocksize_bits = btf.offset("super_block", "s_blocksize_bits")?;
     offsets.sb_fs_info = btf.offset("super_block", "s_fs_info")?;
+    offsets.sb_root = btf.offset("super_block", "s_root")?;
     offsets.inode_nlink = btf.offset("inode", "i_nlink")?;
     offsets.kiocb_file = btf.offset("kiocb", "ki_filp")?;
     offsets.iter_count = btf.offset("iov_iter", "count")?;

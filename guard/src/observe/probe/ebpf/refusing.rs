@@ -9,14 +9,14 @@ use aya::programs::lsm::LsmLinkId;
 use aya::programs::{FExit, Lsm, Program, ProgramError, RawTracePoint};
 use aya::{Btf, Ebpf, EbpfLoader};
 use guard_ebpf::{
-    BrakeOffsets, BrakedDirectory, Braking, DIRECTORIES, Learn, RefusedKey, RefusedValue, names,
+    BrakeOffsets, BrakedDirectory, Braking, DIRECTORIES, Learn, Lease, RefusedKey, RefusedValue, names,
 };
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 
 use super::super::ProbeError;
-use super::object::{Array, HashMap, OBJECT, refused};
+use super::object::{Array, HashMap, OBJECT, kernel_types, refused};
 use super::watched::{examine, kernel_device};
 use super::{btf, offsets};
 
@@ -28,8 +28,14 @@ const ACTIVE: &str = "/sys/kernel/security/lsm";
 pub struct Refusing {
     programs: Mutex<Programs>,
     /// Apart, so that engaging never waits for an attachment.
-    leases: Mutex<Array<u64>>,
+    leases: Mutex<Leases>,
     refused: Mutex<HashMap<RefusedKey, RefusedValue>>,
+}
+
+struct Leases {
+    table: Array<Lease>,
+    /// The superblock of the directory at each place.
+    superblocks: [u64; DIRECTORIES],
 }
 
 struct Programs {
@@ -82,7 +88,8 @@ impl Refusing {
             )));
         }
         let layout = offsets::of_kernel()?;
-        let brake = brake_offsets()?;
+        let functions = btf::Btf::of_kernel()?;
+        let brake = brake_offsets(&functions)?;
         let mut loader = EbpfLoader::new();
         loader.override_global(names::OFFSETS, &layout.offsets, true);
         loader.override_global(names::BRAKE_OFFSETS, &brake, true);
@@ -94,17 +101,18 @@ impl Refusing {
             let loaded = lsm(&mut ebpf, program).and_then(|it| it.load(hook, &types));
             loaded.map_err(|error| refused(&format!("program {program} on LSM hook {hook}"), &error))?;
         }
-        let byte_counters = load_byte_counters(&mut ebpf, &types)?;
+        let byte_counters = load_byte_counters(&mut ebpf, &types, &functions);
         let questions = take(&mut ebpf, names::LEARN)?;
         let (who, table) = (take(&mut ebpf, names::BRAKING)?, take(&mut ebpf, names::BRAKED)?);
-        let leases = Mutex::new(take(&mut ebpf, names::LEASES)?);
+        let leases =
+            Mutex::new(Leases { table: take(&mut ebpf, names::LEASES)?, superblocks: [0; DIRECTORIES] });
         let refused_calls = Mutex::new(take(&mut ebpf, names::REFUSED)?);
         let namespace = examine_namespace()?;
         let braking = Braking {
             pid_namespace_dev: kernel_device(namespace.st_dev),
             pid_namespace_ino: namespace.st_ino,
             guard: std::process::id(),
-            directories: 0,
+            places: 0,
         };
         let places = [0; DIRECTORIES];
         let programs = Programs {
@@ -144,9 +152,11 @@ impl Refusing {
     /// On a kernel whose list of security modules lacks `bpf` the programs load, attach, and never run (5.10).
     pub fn add(&self, directory: BorrowedFd<'_>) -> Result<u32, ProbeError> {
         let mut programs = lock(&self.programs);
-        let dentry = programs.learn(directory)?.dentry;
+        let Learn { dentry, sb, .. } = programs.learn(directory)?;
         let free = programs.places.iter().position(|place| *place == 0);
         let place = free.ok_or(ProbeError::TooManyDirectories)? as u32;
+        lock(&self.leases).superblocks[place as usize] = sb;
+        self.lease(place, Lease::TEST)?;
         let test_tid = nix::unistd::gettid().as_raw().unsigned_abs();
         programs.place(dentry, Some(BrakedDirectory { place, test_tid }))?;
         let was_attached = !programs.links.is_empty();
@@ -154,6 +164,7 @@ impl Refusing {
         if !was_attached {
             programs.detach()?;
         }
+        self.lease(place, 0)?;
         let entry = tested.is_ok().then_some(BrakedDirectory { place, test_tid: 0 });
         programs.place(dentry, entry)?;
         if tested.is_ok() {
@@ -185,7 +196,9 @@ impl Refusing {
     /// Refuses writers below the directory until `until`, in nanoseconds of `CLOCK_MONOTONIC`; 0: no longer. In force for
     /// every call that begins when this has returned.
     pub fn lease(&self, place: u32, until: u64) -> Result<(), ProbeError> {
-        lock(&self.leases).set(place, until, 0).map_err(|error| refused("a lease", &error))
+        let mut leases = lock(&self.leases);
+        let sb = leases.superblocks.get(place as usize).copied().unwrap_or_default();
+        leases.table.set(place, Lease { sb, until }, 0).map_err(|error| refused("a lease", &error))
     }
 
     /// What was refused since the last call.
@@ -223,7 +236,8 @@ impl Programs {
             None => self.table.remove(&dentry),
         }
         .map_err(|error| refused("the table of directories", &error))?;
-        self.braking.directories = self.table.keys().count() as u32;
+        let held = self.table.iter().flatten();
+        self.braking.places = held.map(|(_, directory)| directory.place + 1).max().unwrap_or(0);
         self.who.set(0, self.braking, 0).map_err(|error| refused("who is never refused", &error))
     }
 
@@ -231,10 +245,11 @@ impl Programs {
         if !self.links.is_empty() {
             return Ok(());
         }
+        let mut types = None;
         for (program, hook) in names::LSM {
             let attached = match lsm(&mut self.ebpf, program).and_then(Lsm::attach) {
                 // Before Linux 5.13 a program can be attached once only; another load makes it a new one.
-                Err(_) if self.was_detached => self.load_anew(program, hook),
+                Err(_) if self.was_detached => self.load_anew(program, hook, &mut types),
                 result => result,
             };
             match attached {
@@ -246,18 +261,17 @@ impl Programs {
                 }
             }
         }
-        self.attach_byte_counters();
+        self.attach_byte_counters(&mut types);
         Ok(())
     }
 
     /// Without them writers are refused all the same, and their calls counted.
-    fn attach_byte_counters(&mut self) {
+    fn attach_byte_counters(&mut self, types: &mut Option<Btf>) {
         for (program, function) in self.byte_counters.clone() {
             let attached = match fexit(&mut self.ebpf, program).and_then(FExit::attach) {
-                Err(_) if self.was_detached => Btf::from_sys_fs().map_err(Into::into).and_then(|types| {
-                    let it = fexit(&mut self.ebpf, program)?;
+                Err(_) if self.was_detached => fexit(&mut self.ebpf, program).and_then(|it| {
                     it.unload()?;
-                    it.load(function, &types)?;
+                    it.load(function, kernel_types(types)?)?;
                     it.attach()
                 }),
                 result => result,
@@ -272,11 +286,15 @@ impl Programs {
         }
     }
 
-    fn load_anew(&mut self, program: &'static str, hook: &str) -> Result<LsmLinkId, ProgramError> {
-        let types = Btf::from_sys_fs()?;
+    fn load_anew(
+        &mut self,
+        program: &'static str,
+        hook: &str,
+        types: &mut Option<Btf>,
+    ) -> Result<LsmLinkId, ProgramError> {
         let it = lsm(&mut self.ebpf, program)?;
         it.unload()?;
-        it.load(hook, &types)?;
+        it.load(hook, kernel_types(types)?)?;
         it.attach()
     }
 
@@ -332,8 +350,7 @@ fn self_test(directory: BorrowedFd<'_>) -> Result<(), ProbeError> {
     }
 }
 
-fn brake_offsets() -> Result<BrakeOffsets, ProbeError> {
-    let btf = btf::Btf::of_kernel()?;
+fn brake_offsets(btf: &btf::Btf) -> Result<BrakeOffsets, ProbeError> {
     Ok(BrakeOffsets {
         file_mode: btf.offset("file", "f_mode")?,
         name_len: btf.offset("dentry", "d_name.len")?,
@@ -348,11 +365,14 @@ fn examine_namespace() -> Result<nix::sys::stat::FileStat, ProbeError> {
 }
 
 /// Loads what counts refused bytes; gives those that the kernel took.
-fn load_byte_counters(ebpf: &mut Ebpf, types: &Btf) -> Result<Vec<(&'static str, &'static str)>, ProbeError> {
-    let layout = btf::Btf::of_kernel()?;
+fn load_byte_counters(
+    ebpf: &mut Ebpf,
+    types: &Btf,
+    functions: &btf::Btf,
+) -> Vec<(&'static str, &'static str)> {
     let mut loaded = Vec::new();
     for (program, function, arguments) in names::REFUSED_BYTES {
-        if layout.function_arguments(function) != Some(arguments) {
+        if functions.function_arguments(function) != Some(arguments) {
             tracing::info!(function, "not every refused byte is counted: this kernel has no such function");
             continue;
         }
@@ -364,7 +384,7 @@ fn load_byte_counters(ebpf: &mut Ebpf, types: &Btf) -> Result<Vec<(&'static str,
             }
         }
     }
-    Ok(loaded)
+    loaded
 }
 
 fn fexit<'e>(ebpf: &'e mut Ebpf, name: &str) -> Result<&'e mut FExit, ProgramError> {

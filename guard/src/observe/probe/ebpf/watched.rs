@@ -92,6 +92,7 @@ impl Directories {
         self.watched.directories[place] = Directory {
             sb: learnt.sb,
             dentry: learnt.dentry,
+            root: learnt.root,
             dev,
             slot,
             counting: way.counting() as u32,
