@@ -14,6 +14,7 @@ use crate::act::checkpoint_dir::{CheckpointDir, Expected, Removed};
 use crate::act::freeing::Freeing;
 use crate::act::journal::{Intent, Journal, Outcome, Verdict};
 use crate::act::refusal::Refused;
+use crate::decide::slow::{self, Goal, SoFar, UnderWay};
 use crate::model::{
     Bytes, Checkpoint, FileId, Inodes, Inventory, Monotonic, Need, Observation, Plan, Protection, Trigger,
     Victim,
@@ -219,7 +220,7 @@ impl<'e> Execution<'e, '_> {
             if self.under_way.is_empty() || self.ctx.stop.load(Ordering::Relaxed) {
                 return;
             }
-            if waited >= SLOW_AFTER && next.is_some_and(|next| self.is_next_due(next)) {
+            if waited >= slow::SLOW_AFTER && next.is_some_and(|next| self.is_next_due(next)) {
                 return;
             }
             std::thread::sleep(STEP);
@@ -227,31 +228,17 @@ impl<'e> Execution<'e, '_> {
         }
     }
 
-    /// Whether those under way will not be enough, with what writers use up until they are done. Below hard, where waiting
-    /// is dangerous: whether the next one is needed as far as that can be known, so that when all of them have come back,
-    /// less than one checkpoint is too many.
+    /// Whether those under way will not be enough; see [`slow::is_next_due`].
     fn is_next_due(&mut self, next: Bytes) -> bool {
+        let held = || self.under_way.iter().map(|begun| begun.removed.allocated);
         // Before the look, so that nothing is counted by neither.
-        let left: Bytes = self.under_way.iter().map(|begun| begun.freeing.left()).sum();
+        let left = self.under_way.iter().map(|begun| begun.freeing.left()).sum();
+        let under_way = UnderWay { held: held().sum(), largest: held().max().unwrap_or_default(), left };
         let Ok(seen) = (self.ctx.observe)() else { return false };
-        let missing = (self.start.available + self.plan.need.bytes).saturating_sub(seen.available);
-        let counted = if seen.available < self.ctx.hard {
-            let largest = self.under_way.iter().map(|begun| begun.removed.allocated).max();
-            (left + next).saturating_sub(largest.unwrap_or_default().max(next))
-        } else {
-            left
-        };
-        is_losing(&self.start, &seen) && counted < missing + self.used_up_meanwhile(left, &seen)
-    }
-
-    /// What writers will use up, at the speed they have had in this round, while slow ones come back.
-    fn used_up_meanwhile(&self, left: Bytes, seen: &Observation) -> Bytes {
-        let under_way: Bytes = self.under_way.iter().map(|begun| begun.removed.allocated).sum();
-        let returned = self.round.freed.bytes + under_way.saturating_sub(left);
-        let used_up = (self.start.available + returned).saturating_sub(seen.available);
-        let elapsed = (self.ctx.clock)().since(self.began).max(SLOW_AFTER);
-        let rate = used_up.0 as f64 / elapsed.as_secs_f64();
-        Bytes((rate * SLOW_TAKES_STILL.as_secs_f64()) as u64)
+        let goal = Goal { start: self.start, need: self.plan.need.bytes, hard: self.ctx.hard };
+        let elapsed = (self.ctx.clock)().since(self.began);
+        let so_far = SoFar { freed: self.round.freed.bytes, elapsed };
+        slow::is_next_due(&goal, under_way, so_far, &seen, next)
     }
 
     /// Measures those under way of which `is_ready` is so.
@@ -373,16 +360,6 @@ struct Begun<'i> {
 
 /// Looks are this far apart while something is awaited.
 const STEP: Duration = Duration::from_micros(200);
-/// Freeing that takes longer is waiting for a disk: most take less than 3 ms for 64 MiB.
-const SLOW_AFTER: Duration = Duration::from_millis(2);
-/// And goes on for so long at least: 10 to 60 ms in all, mostly.
-const SLOW_TAKES_STILL: Duration = Duration::from_millis(7);
-/// Writers that have used up so much while space is slow to come back will not wait for it.
-const LOSING: Bytes = Bytes::mib(4);
-
-fn is_losing(before: &Observation, seen: &Observation) -> bool {
-    before.available.saturating_sub(seen.available) >= LOSING
-}
 
 impl Begun<'_> {
     /// Measures what it gave.
@@ -501,7 +478,7 @@ fn measure(
             break;
         }
         let waited = STEP.saturating_mul(u32::try_from(step - 1).unwrap_or(u32::MAX));
-        if waited >= dir.lag_usual() && is_losing(before, &seen) {
+        if waited >= dir.lag_usual() && slow::is_losing(before, &seen) {
             break;
         }
         std::thread::sleep(STEP);

@@ -15,6 +15,7 @@ pub mod lead;
 pub mod loss;
 pub mod pressure;
 pub mod protection;
+pub mod slow;
 pub mod staging;
 pub mod threshold;
 pub mod wishes;
