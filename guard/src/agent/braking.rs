@@ -6,7 +6,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use nix::sys::eventfd::EventFd;
 use tokio::sync::oneshot;
 
@@ -331,7 +331,7 @@ fn take(fs: &mut Filesystem, braking: &Braking, stance: Stance) -> Stance {
 
 /// Counts what was refused, and clears away what that left.
 fn take_in(fs: &mut Filesystem, braking: &Braking) {
-    let since = fs.brake.episode.as_ref().map(|episode| episode.began);
+    let since = fs.brake.episode.as_ref().map(|episode| episode.began - TICK_MAX);
     let mut created = std::mem::take(&mut fs.brake.created);
     for (index, key) in fs.brake.keys.clone() {
         let refusals = braking.backend.take_refusals(key);
@@ -342,8 +342,9 @@ fn take_in(fs: &mut Filesystem, braking: &Braking) {
             }
         }
         // Without an episode nobody knows since when a file may be one of ours: it stays.
-        created
-            .extend(refusals.created.into_iter().zip(since).map(|(created, since)| (index, created, since)));
+        if let Some(since) = since {
+            created.extend(refusals.created.into_iter().map(|created| (index, created, since)));
+        }
     }
     for (index, it, since) in created {
         let directory = fs.path_of(index as u16).display().to_string();
@@ -364,6 +365,8 @@ fn take_in(fs: &mut Filesystem, braking: &Braking) {
     }
 }
 
+/// Files bear the time of the kernel's last tick, which is so long ago at most (`CONFIG_HZ=100`).
+const TICK_MAX: SignedDuration = SignedDuration::from_millis(10);
 /// So many empty files wait for their second look.
 const CREATED_MAX: usize = 64;
 
