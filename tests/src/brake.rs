@@ -123,9 +123,10 @@ pub fn storm(mount: LoopMount, mode: &str, refusal: Errno, time: Duration) -> By
     }
     daemon.wait_until("released", |_| create(&scene, "again.tar").is_ok());
     scene.archive("again", 1, Bytes::mib(4));
-    let released =
-        daemon.audit().into_iter().find(|line| line["kind"] == "Brake" && line["engaged"] == false);
-    let released = released.expect("it is in the audit log");
+    let is_release = |line: &serde_json::Value| line["kind"] == "Brake" && line["engaged"] == false;
+    // Writers pass first; whom it refused is asked then.
+    daemon.wait_until("saying so", |daemon| daemon.audit().iter().any(is_release));
+    let released = daemon.audit().into_iter().find(is_release).expect("it is there");
     assert!(released["refusedCalls"].as_u64().is_some_and(|calls| calls > 10), "{released}");
     assert!(
         released["writers"][0]["comm"].as_str().is_some_and(|comm| comm.starts_with("storm")),
