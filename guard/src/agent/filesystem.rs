@@ -379,6 +379,7 @@ impl Filesystem {
     fn tidy(&mut self) {
         if !self.is_tidy && self.pressure.level() == Level::Normal && !self.catalog.has_unread() {
             self.is_tidy = true;
+            self.catalog.forget_unused();
             memory::give_back();
         }
     }

@@ -219,7 +219,7 @@ impl Catalog {
         summary.gone = self.forget_unseen(directory);
         self.forgive_in(Some(directory));
         self.set_pins(directory, &pins);
-        self.strings.forget_unused();
+        self.forget_unused();
         self.others.insert(directory, others);
         self.count_foreign();
         Ok(summary)
@@ -357,6 +357,12 @@ impl Catalog {
             }
         }
         pods.into_iter().take(most).collect()
+    }
+
+    /// Forgets names that no checkpoint has any more: those of pods whose last one has gone, and what archives were taken for
+    /// before they were read.
+    pub fn forget_unused(&mut self) {
+        self.strings.forget_unused();
     }
 
     /// Takes out everything in a directory that is no longer watched.

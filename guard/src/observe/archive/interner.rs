@@ -33,6 +33,8 @@ impl Interner {
     pub fn forget_unused(&mut self) {
         self.identities.retain(|identity| Arc::strong_count(identity) > 1);
         self.names.retain(|name| Arc::strong_count(name) > 1);
+        self.identities.shrink_to_fit();
+        self.names.shrink_to_fit();
     }
 
     /// How many identities and names are known.
