@@ -9,6 +9,7 @@ pub mod cluster;
 pub mod notify;
 
 mod answers;
+mod awaited;
 mod braking;
 mod filesystem;
 mod growth;
@@ -27,7 +28,7 @@ mod view;
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -144,8 +145,9 @@ pub fn run(
 
 struct Agent {
     options: Options,
-    /// What the file says.
+    /// What the file says; when it is invalid, what it said before.
     written: Config,
+    is_refused: bool,
     /// That, with what annotations add.
     config: Arc<Config>,
     shared: Arc<Shared>,
@@ -176,7 +178,20 @@ impl Agent {
         notify::start(&shared);
         let config = Arc::new(granting(&written, &shared.cluster()));
         let loops = HashMap::new();
-        Ok(Agent { options, written, config, shared, link, sandbox, listener, loops, outbox, inbox })
+        let is_refused = false;
+        Ok(Agent {
+            options,
+            written,
+            is_refused,
+            config,
+            shared,
+            link,
+            sandbox,
+            listener,
+            loops,
+            outbox,
+            inbox,
+        })
     }
 
     async fn run(mut self) -> anyhow::Result<()> {
@@ -298,9 +313,25 @@ impl Agent {
         opener::open(directory, self.shared.clone(), self.outbox.clone());
     }
 
+    /// Nobody waits any longer for directories that have left the configuration.
+    fn await_no_others(&self) {
+        let is_configured = |path: &Path| self.config.directories.iter().any(|it| it.path == path);
+        self.shared.awaited.keep(|path| {
+            if !is_configured(path) {
+                self.shared.health.scanned(path);
+            }
+            is_configured(path)
+        });
+        self.shared.count_missing();
+    }
+
     fn take(&mut self, happened: Happened) {
         match happened {
-            Happened::Opened(directory, dir) => self.watch(directory, *dir),
+            // It may have left the configuration while it was being opened.
+            Happened::Opened(directory, dir) if self.config.directories.contains(&directory) => {
+                self.watch(directory, *dir);
+            }
+            Happened::Opened(..) => {}
             Happened::Lost(directory) => {
                 if self.config.directories.contains(&directory) {
                     self.open(directory);
@@ -361,9 +392,17 @@ impl Agent {
             )),
         });
         let written = match result {
-            Ok(written) if written == self.written => return,
+            Ok(written) if written == self.written => {
+                if std::mem::take(&mut self.is_refused) {
+                    tracing::info!("the configuration is valid again, and the one in force");
+                    self.shared.metrics.config_loaded(clock::wall());
+                    self.record_configuration(true, "the one in force again");
+                }
+                return;
+            }
             Ok(written) => written,
             Err(problems) => {
+                self.is_refused = true;
                 tracing::error!(%problems, "the changed configuration is invalid; the old one stays in force");
                 self.shared.metrics.config_rejected();
                 self.record_configuration(false, &problems);
@@ -388,11 +427,12 @@ impl Agent {
                 "another [brake] mode takes effect with the next start; until then the means of this one is used, if any"
             );
         }
-        self.written = written;
+        (self.written, self.is_refused) = (written, false);
         let config = granting(&self.written, &self.shared.cluster());
         let before = std::mem::replace(&mut self.config, Arc::new(config));
         self.shared.metrics.pool(self.config.pool.as_deref());
         self.tell_loops(|| Message::Configure(self.config.clone()));
+        self.await_no_others();
         for directory in &self.config.directories {
             if !before.directories.contains(directory) {
                 self.open(directory.clone());

@@ -20,6 +20,7 @@ pub(super) struct AgentFamilies {
     sandbox: GaugeVec,
     lost: IntCounterVec,
     wakes: IntCounterVec,
+    missing: Gauge,
     scans: IntCounterVec,
     scan_failures: IntCounterVec,
     last_scan: GaugeVec,
@@ -72,6 +73,11 @@ impl AgentFamilies {
                 &[WAKE],
                 "Turns of the loop, by what woke it; hundreds per second without writers would be a busy loop.",
             ),
+            missing: families.gauge(
+                "checkpoint_guard_missing_directories",
+                "Configured directories, but for optional ones, that are not there or cannot be opened: nobody looks after \
+                 what is in them.",
+            ),
             scans: families.counter_by(
                 "checkpoint_guard_scans_total",
                 &[FILESYSTEM],
@@ -80,8 +86,7 @@ impl AgentFamilies {
             scan_failures: families.counter_by(
                 "checkpoint_guard_scan_failures_total",
                 &[FILESYSTEM],
-                "Scans that failed: a directory is missing or unreadable. Until one succeeds the guard acts on what \
-                 it last knew.",
+                "Scans that failed: a directory cannot be read. Until one succeeds the guard acts on what it last knew.",
             ),
             last_scan: families.gauge_by(
                 "checkpoint_guard_last_scan_timestamp_seconds",
@@ -154,6 +159,10 @@ impl AgentFamilies {
 
     pub(super) fn woke(&self, cause: Wake) {
         self.wakes.with_label_values(&[cause.as_str()]).inc();
+    }
+
+    pub(super) fn missing_directories(&self, count: usize) {
+        self.missing.set(count as f64);
     }
 
     pub(super) fn begin(&self, filesystem: &FilesystemLabel) {
