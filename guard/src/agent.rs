@@ -9,6 +9,7 @@ pub mod cluster;
 pub mod notify;
 
 mod answers;
+mod awaited;
 mod braking;
 mod filesystem;
 mod growth;
@@ -29,7 +30,7 @@ mod view;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -149,8 +150,9 @@ pub fn run(
 
 struct Agent {
     options: Options,
-    /// What the file says.
+    /// What the file says; when it is invalid, what it said before.
     written: Config,
+    is_refused: bool,
     /// That, with what annotations add.
     config: Arc<Config>,
     shared: Arc<Shared>,
@@ -182,9 +184,11 @@ impl Agent {
         notify::start(&shared);
         let config = Arc::new(granting(&written, &shared.cluster()));
         let (loops, stumbles) = (HashMap::new(), Stumbles::default());
+        let is_refused = false;
         Ok(Agent {
             options,
             written,
+            is_refused,
             config,
             shared,
             link,
@@ -319,10 +323,26 @@ impl Agent {
         opener::open(directory, self.shared.clone(), self.outbox.clone());
     }
 
+    /// Nobody waits any longer for directories that have left the configuration.
+    fn await_no_others(&self) {
+        let is_configured = |path: &Path| self.config.directories.iter().any(|it| it.path == path);
+        self.shared.awaited.keep(|path| {
+            if !is_configured(path) {
+                self.shared.health.scanned(path);
+            }
+            is_configured(path)
+        });
+        self.shared.count_missing();
+    }
+
     /// Breaks off when the guard is to end.
     fn take(&mut self, happened: Happened) -> ControlFlow<()> {
         match happened {
-            Happened::Opened(directory, dir) => self.watch(directory, *dir),
+            // It may have left the configuration while it was being opened.
+            Happened::Opened(directory, dir) if self.config.directories.contains(&directory) => {
+                self.watch(directory, *dir);
+            }
+            Happened::Opened(..) => {}
             Happened::Lost(directory) => {
                 for handle in self.loops.values_mut() {
                     handle.directories.retain(|it| *it != directory);
@@ -417,9 +437,17 @@ impl Agent {
             )),
         });
         let written = match result {
-            Ok(written) if written == self.written => return,
+            Ok(written) if written == self.written => {
+                if std::mem::take(&mut self.is_refused) {
+                    tracing::info!("the configuration is valid again, and the one in force");
+                    self.shared.metrics.config_loaded(clock::wall());
+                    self.record_configuration(true, "the one in force again");
+                }
+                return;
+            }
             Ok(written) => written,
             Err(problems) => {
+                self.is_refused = true;
                 tracing::error!(%problems, "the changed configuration is invalid; the old one stays in force");
                 self.shared.metrics.config_rejected();
                 self.record_configuration(false, &problems);
@@ -444,11 +472,12 @@ impl Agent {
                 "another [brake] mode takes effect with the next start; until then the means of this one is used, if any"
             );
         }
-        self.written = written;
+        (self.written, self.is_refused) = (written, false);
         let config = granting(&self.written, &self.shared.cluster());
         let before = std::mem::replace(&mut self.config, Arc::new(config));
         self.shared.metrics.pool(self.config.pool.as_deref());
         self.tell_loops(|| Message::Configure(self.config.clone()));
+        self.await_no_others();
         for directory in &self.config.directories {
             if !before.directories.contains(directory) {
                 self.open(directory.clone());

@@ -15,3 +15,4 @@ pub mod observe;
 pub mod report;
 pub mod sandbox;
 pub mod simulate;
+pub mod trust;

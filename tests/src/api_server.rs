@@ -26,6 +26,11 @@ admin-token,admin,uid0,\"system:masters\"\n\
 guard-token,system:serviceaccount:kube-system:checkpoint-guard,uid1,\"system:serviceaccounts\"\n\
 nobody-token,nobody,uid2,\"none\"\n";
 
+/// What the server writes down of each call: the guard's as they arrive, nobody else's.
+const AUDIT_POLICY: &str = "\
+apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [ResponseStarted, ResponseComplete, Panic]\n\
+rules: [{level: Metadata, users: [\"system:serviceaccount:kube-system:checkpoint-guard\"]}, {level: None}]\n";
+
 /// A running API server. Ends with this process, however that ends.
 #[derive(Debug)]
 pub struct ApiServer {
@@ -127,6 +132,8 @@ impl ApiServer {
             "--disable-admission-plugins=ServiceAccount".to_owned(),
             "--endpoint-reconciler-type=none".to_owned(),
             "--allow-privileged=true".to_owned(),
+            format!("--audit-policy-file={pki}/audit.yaml"),
+            format!("--audit-log-path={}", self.path("audit.log").display()),
         ];
         let log = self.path("api.log");
         self.children.push(Guarded::start(&log, &self.binary, &arguments));
@@ -303,6 +310,34 @@ impl ApiServer {
         self.try_request("POST", &format!("{API}/clusterrolebindings"), Some(("application/json", &binding)));
     }
 
+    /// The calls that guards have made so far: verb and URI of each.
+    #[track_caller]
+    pub fn calls(&self) -> Vec<(String, String)> {
+        let log = std::fs::read_to_string(self.path("audit.log")).unwrap_or_default();
+        // The last line may be half there.
+        let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let text = |line: &Value, field: &str| line[field].as_str().unwrap_or_default().to_owned();
+        lines.map(|line| (text(&line, "verb"), text(&line, "requestURI"))).collect()
+    }
+
+    /// What a call with this `Accept` header answers, in bytes.
+    #[track_caller]
+    pub fn size(&self, path: &str, accept: &str) -> usize {
+        let mut curl = Command::new("curl");
+        curl.args([
+            "--silent",
+            "--fail",
+            "--max-time",
+            "20",
+            "--header",
+            "Authorization: Bearer admin-token",
+        ]);
+        curl.arg("--cacert").arg(self.path("pki/ca.crt")).args(["--header", &format!("Accept: {accept}")]);
+        let output = curl.arg(format!("https://{}{path}", self.address)).output().expect("curl starts");
+        assert!(output.status.success(), "{path}: {output:?}");
+        output.stdout.len()
+    }
+
     /// The Events about an object: type, reason and note of each, oldest first.
     #[track_caller]
     pub fn events(&self, namespace: &str, kind: &str, name: &str) -> Vec<(String, String, String)> {
@@ -329,6 +364,7 @@ fn make_keys(scratch: &Path) {
     let pki = scratch.join("pki");
     std::fs::create_dir(&pki).expect("a temporary directory is writable");
     std::fs::write(pki.join("tokens.csv"), TOKENS).expect("a temporary directory is writable");
+    std::fs::write(pki.join("audit.yaml"), AUDIT_POLICY).expect("a temporary directory is writable");
     let names = "subjectAltName=IP:127.0.0.1,DNS:localhost,DNS:kubernetes.default.svc";
     std::fs::write(pki.join("names"), names).expect("a temporary directory is writable");
     let openssl = |arguments: &str| {

@@ -40,6 +40,48 @@ fn the_nodes_label_names_the_pool_and_a_changed_label_another_one() {
 }
 
 #[test]
+fn a_kubeconfig_without_an_authority_trusts_whom_the_system_trusts() {
+    let Some(server) = shared() else { return };
+    server.grant(&shipped_rules());
+    server.node("trust-1", &json!({}));
+    let kubeconfig = server.kubeconfig("guard");
+    let text = std::fs::read_to_string(&kubeconfig).unwrap();
+    let (before, rest) = text.split_once(", certificate-authority: ").unwrap();
+    let (authority, after) = rest.split_once('}').unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let bare = folder.path().join("kubeconfig");
+    std::fs::write(&bare, format!("{before}}}{after}")).unwrap();
+    let scene = scene_at(&bare, "trust-1", "");
+    scene.configure("");
+    let mut daemon = scene.setting.start();
+    let unreachable = "checkpoint_guard_cluster_failures_total";
+    daemon.wait_until("refusing it", |daemon| daemon.metric(unreachable).is_some_and(|count| count >= 1.0));
+    assert!(daemon.log().contains("certificate"), "{}", daemon.log());
+    daemon.stop();
+    let mut daemon = scene.setting.start_with(&[], &mut |command| {
+        command.env("SSL_CERT_FILE", authority.trim_matches('"'));
+    });
+    daemon.wait_until("current", is_current);
+    daemon.stop();
+}
+
+#[test]
+fn what_is_known_is_used_though_it_cannot_be_kept_on_disk() {
+    let Some(server) = shared() else { return };
+    server.grant(&shipped_rules());
+    server.node("state-1", &json!({"agentpool": "gpu"}));
+    let scene = scene(&server, "guard", "state-1", "pool-labels = [\"agentpool\"]\n");
+    scene.configure("[pool.gpu]\n");
+    // A file where the directory should be.
+    std::fs::write(scene.setting.state_path().parent().unwrap(), "").unwrap();
+    let mut daemon = scene.setting.start();
+    let failures = "checkpoint_guard_cluster_state_failures_total";
+    daemon.wait_until("failing", |daemon| daemon.metric(failures).is_some_and(|count| count >= 1.0));
+    assert!(is_current(&daemon) && pool_is(&daemon, "gpu"), "{}", daemon.log());
+    daemon.stop();
+}
+
+#[test]
 fn a_pool_that_is_named_is_not_changed_by_labels() {
     let Some(server) = shared() else { return };
     server.grant(&shipped_rules());

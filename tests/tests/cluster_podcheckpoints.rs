@@ -62,7 +62,7 @@ fn objects_say_whose_the_data_is_and_what_is_being_restored_and_are_told_what_is
     let asked = daemon.metric(discovered);
     daemon.keeps_running_for(Duration::from_secs(3));
     assert_eq!(daemon.metric(discovered), asked);
-    assert_eq!(daemon.metric("checkpoint_guard_cluster_failures_total"), None);
+    assert_eq!(daemon.metric("checkpoint_guard_cluster_failures_total"), Some(0.0));
     assert_eq!(daemon.metric("checkpoint_guard_cluster_current{resource=\"podcheckpoints\"}"), None);
     assert_eq!(listed(&scene, by_uid), Value::Null);
     daemon.stop();

@@ -135,6 +135,24 @@ fn a_filesystem_that_cannot_be_measured() {
 }
 
 #[test]
+fn a_directory_that_cannot_be_read_is_said_and_counted() {
+    let (scene, names) = scene();
+    let rule = on(libc::SYS_getdents64, Errno::EIO, |_| true);
+    let (mut daemon, faults) = Faults::launch(&scene.setting, &[libc::SYS_getdents64], rule);
+    let failures = "checkpoint_guard_scan_failures_total";
+    daemon.wait_until("counting it", |daemon| daemon.metric(failures).is_some_and(|count| count >= 1.0));
+    assert!(daemon.log().contains("cannot read the directory"), "{}", daemon.log());
+    assert!(faults.injected() > 0);
+    check_all_there(&scene, &names, &daemon);
+    // It looks again after a minute; a start looks at once.
+    faults.clear();
+    daemon.stop();
+    let mut daemon = scene.setting.start();
+    scene.leave(Bytes::mib(60));
+    check_reclaims_one(&scene, &names, &mut daemon);
+}
+
+#[test]
 fn a_kernel_without_memory_for_maps_leaves_inotify() {
     let (scene, names) = scene();
     let rule = on(libc::SYS_bpf, Errno::ENOMEM, |call| call.arguments[0] == 0);

@@ -199,6 +199,31 @@ fn case_29_without_a_single_inode_it_still_deletes() {
 }
 
 #[test]
+fn inodes_that_no_deletion_can_free_are_shown() {
+    let mount = LoopMount::with_options(Filesystem::Tmpfs, Bytes::mib(64), &[], "nr_inodes=24").unwrap();
+    let scene = Scene::on(mount);
+    for hour in 1..=8 {
+        let name = scene.archive("web", hour, Bytes(32 << 10));
+        File::create(scene.directory().join(format!("{name}.keep"))).unwrap();
+    }
+    scene.configure_fully(
+        r#"
+        [pressure]
+        soft = false
+        hard = { available = "4MiB", inodes-free = "50%" }
+        critical = { available = "1MiB", inodes-free = "5%" }
+        minimum-reclaim = { inodes-free = "10%" }
+        kubelet-config = "off"
+        "#,
+    );
+    let mut daemon = scene.setting.start();
+    let missing = "checkpoint_guard_unreclaimable_inodes";
+    daemon.wait_until("short", |daemon| daemon.metric(missing).is_some_and(|count| count >= 1.0));
+    assert_eq!(daemon.metric("checkpoint_guard_unreclaimable_bytes"), Some(0.0));
+    assert_eq!(daemon.deleted(), [""; 0]);
+}
+
+#[test]
 fn case_31_critical_acts_at_once_whatever_graces_and_ages_say() {
     let scene = Scene::new();
     scene.configure_fully(

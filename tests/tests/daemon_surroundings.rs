@@ -16,6 +16,7 @@ use tests::setting::{Daemon, Setting};
 use tests::ways::Way;
 
 const UNHURRIED: &str = "[eviction]\nmin-age = \"0s\"";
+const MISSING: &str = "checkpoint_guard_missing_directories";
 const DEGRADED: &str = "checkpoint_guard_backend_degraded";
 
 /// Archives, pressure, and a guard started by `start` that must relieve it, by deleting the oldest.
@@ -166,8 +167,43 @@ fn case_47_a_directory_that_is_not_there_is_said_loudly_and_waited_for() {
     daemon.wait_until("complaining", |daemon| daemon.log().contains("cannot watch a directory"));
     assert!(daemon.log().contains("k0s/checkpoints") && daemon.log().contains("ERROR"), "{}", daemon.log());
     assert_ne!(daemon.get("/readyz").map(|(status, _)| status), Some(200));
+    daemon.wait_until("counting it", |daemon| daemon.metric(MISSING) == Some(1.0));
     std::fs::create_dir_all(&elsewhere).unwrap();
     daemon.wait_until_ready();
+    assert_eq!(daemon.metric(MISSING), Some(0.0));
+
+    // One that goes away under the guard is missing as well, though the guard was ready.
+    std::fs::rename(&elsewhere, scene.mount.path().join("away")).unwrap();
+    daemon.wait_until("missing it", |daemon| daemon.metric(MISSING) == Some(1.0));
+    std::fs::create_dir(&elsewhere).unwrap();
+    daemon.wait_until("finding it", |daemon| daemon.metric(MISSING) == Some(0.0));
+}
+
+#[test]
+fn a_missing_directory_that_left_the_configuration_is_not_waited_for_any_more() {
+    let scene = Scene::new();
+    let later = scene.mount.path().join("later");
+    let table = tests::scene::directory_table(&later);
+    let without = format!("{UNHURRIED}\n[protection]\ndefault = 10\n");
+    scene.configure(&format!("{without}{table}\n"));
+    let names: Vec<_> = (3..=5).map(|hour| scene.archive("web", hour, Bytes::mib(16))).collect();
+    let mut daemon = scene.setting.launch(&[], &mut |_| {});
+    daemon.wait_until("missing one", |daemon| daemon.metric(MISSING) == Some(1.0));
+    assert!(daemon.get("/readyz").is_some_and(|(status, _)| status == 503));
+    scene.configure(&without);
+    // It is named as what readiness waits for, and is no longer.
+    daemon.wait_until_ready();
+    assert_eq!(daemon.metric(MISSING), Some(0.0));
+
+    std::fs::create_dir(&later).unwrap();
+    let older = tests::archives::Archive::new("team", "old", "main", tests::scene::hour_of_2026(1), 16 << 20);
+    let older = older.write_in(&later).unwrap();
+    daemon.keeps_running_for(Duration::from_millis(2500));
+    assert_eq!(daemon.metric("checkpoint_guard_checkpoints"), Some(3.0), "{}", daemon.log());
+    scene.leave(Bytes::mib(60));
+    daemon.wait_until("deleting", |daemon| !daemon.deleted().is_empty());
+    assert_eq!(daemon.deleted(), names[..1]);
+    assert!(older.exists());
 }
 
 #[test]
@@ -301,12 +337,21 @@ fn case_51_a_configmap_is_taken_up_and_an_invalid_one_leaves_the_old_in_force() 
     daemon.wait_until("refusing the invalid one", |daemon| {
         daemon.metric("checkpoint_guard_config_valid") == Some(0.0)
     });
+    assert_eq!(daemon.metric("checkpoint_guard_config_reload_failures_total"), Some(1.0));
     assert!(daemon.log().contains("nonsense") && daemon.log().contains("a lot"), "{}", daemon.log());
     let is_told = |line: &serde_json::Value| line["kind"] == "Configuration" && line["accepted"] == false;
     assert!(daemon.audit().iter().any(is_told));
     scene.leave(Bytes::mib(60));
     daemon.wait_until("going on with the old one", |daemon| daemon.deleted() == names[..2]);
 
-    publish("..v4", Some(&first));
+    // Back to what is in force: nothing to take up, and nothing is wrong any more.
+    publish("..v4", Some(&first.replace("default = 100", "default = 10")));
+    daemon.wait_until("valid again", |daemon| daemon.metric("checkpoint_guard_config_valid") == Some(1.0));
+
+    publish("..v5", Some("[pressure]\nhard = \"too much\""));
+    daemon.wait_until("refusing this one, too", |daemon| {
+        daemon.metric("checkpoint_guard_config_valid") == Some(0.0)
+    });
+    publish("..v6", Some(&first));
     daemon.wait_until("valid again", |daemon| daemon.metric("checkpoint_guard_config_valid") == Some(1.0));
 }

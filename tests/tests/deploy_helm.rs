@@ -40,8 +40,14 @@ fn every_sample_renders_and_no_pool_is_without_its_table() {
     let of = |kind: &'static str| documents.iter().filter(move |it| it["kind"] == kind);
     let values: Value = serde_saphyr::from_str(&chart("ci/all-pools-values.yaml")).unwrap();
     assert_eq!(of("DaemonSet").count(), values["pools"].as_array().unwrap().len());
+    let rules: Value =
+        serde_saphyr::from_str(&read("deploy/prometheus/checkpoint-guard.rules.yaml")).unwrap();
+    assert_eq!(of("PrometheusRule").map(|it| &it["spec"]).collect::<Vec<_>>(), [&rules]);
+    let dashboards = of("ConfigMap").filter_map(|it| it["data"]["checkpoint-guard.json"].as_str());
+    assert_eq!(dashboards.collect::<Vec<_>>(), [read("deploy/grafana/checkpoint-guard.json")]);
     for daemonset in of("DaemonSet") {
         let pod = &daemonset["spec"]["template"]["spec"];
+        assert_eq!(pod["nodeSelector"]["kubernetes.io/os"], "linux");
         let config =
             of("ConfigMap").find(|it| it["metadata"]["name"] == pod["volumes"][0]["configMap"]["name"]);
         let text = config.unwrap()["data"]["guard.toml"].as_str().unwrap();
@@ -56,6 +62,20 @@ fn every_sample_renders_and_no_pool_is_without_its_table() {
             let below = |mount: &Value| directory.path.starts_with(mount["mountPath"].as_str().unwrap());
             assert!(mounts.iter().any(below), "{:?} is not in {mounts:?}", directory.path);
         }
+    }
+}
+
+#[test]
+fn the_chart_brings_the_rules_and_the_dashboard() {
+    for (copy, original) in [
+        ("checkpoint-guard.rules.yaml", "deploy/prometheus/checkpoint-guard.rules.yaml"),
+        ("checkpoint-guard.json", "deploy/grafana/checkpoint-guard.json"),
+    ] {
+        let (copy, original) = (format!("{CHART}/files/{copy}"), read(original));
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            std::fs::write(root().join(&copy), &original).unwrap();
+        }
+        assert!(read(&copy) == original, "UPDATE_DOCS=1 copies {copy}");
     }
 }
 
@@ -83,6 +103,7 @@ fn the_template_says_what_the_base_of_kustomize_says() {
         "name: checkpoint-guard",
         "matchLabels:",
         "app.kubernetes.io/name: checkpoint-guard",
+        "maxUnavailable: 1",
         "labels:",
         "app.kubernetes.io/name: checkpoint-guard",
         "serviceAccountName: checkpoint-guard",

@@ -189,14 +189,61 @@ fn build(kustomization: &str) -> Option<Vec<Value>> {
     Some(said.split("\n---").map(yaml).collect())
 }
 
+/// deploy/kubernetes as seen from a temporary directory: kustomize takes no absolute paths, but any number of steps up.
+fn here() -> String {
+    let up = "../".repeat(std::env::temp_dir().canonicalize().unwrap().components().count());
+    format!("{up}{}/deploy/kubernetes", root().canonicalize().unwrap().strip_prefix("/").unwrap().display())
+}
+
+/// That each guard runs as an account that a binding gives a role.
+#[track_caller]
+fn check_rights(objects: &[Value]) {
+    let of = |kind: &'static str| objects.iter().filter(move |object| object["kind"] == kind);
+    let names = |kind| of(kind).map(|it| &it["metadata"]["name"]).collect::<Vec<_>>();
+    assert!(of("DaemonSet").count() > 0);
+    for daemonset in of("DaemonSet") {
+        let account = &daemonset["spec"]["template"]["spec"]["serviceAccountName"];
+        assert!(names("ServiceAccount").contains(&account), "{account}");
+        let subject = serde_json::json!([{
+            "kind": "ServiceAccount", "name": account, "namespace": daemonset["metadata"]["namespace"],
+        }]);
+        let bound: Vec<_> = of("ClusterRoleBinding").filter(|it| it["subjects"] == subject).collect();
+        assert_eq!(
+            bound.len(),
+            1,
+            "{account} has no rights: {:?}",
+            of("ClusterRoleBinding").collect::<Vec<_>>()
+        );
+        assert!(names("ClusterRole").contains(&&bound[0]["roleRef"]["name"]));
+    }
+}
+
+#[test]
+fn what_else_is_in_a_kustomization_takes_no_rights_from_the_guards() {
+    let here = here();
+    // What the page of installation shows, from a checkout beside it.
+    let page = read("docs/INSTALL.md");
+    let example = page.split("```yaml\n").find(|block| block.starts_with("# kustomization.yaml")).unwrap();
+    let example = example.split("```").next().unwrap().replace("checkpoint-guard/deploy/kubernetes", &here);
+    let Some(objects) = build(&example) else { return };
+    check_rights(&objects);
+    let images = objects
+        .iter()
+        .filter(|object| object["kind"] == "DaemonSet")
+        .map(|it| container(&it["spec"]["template"]["spec"])["image"].as_str().unwrap().to_owned());
+    assert_eq!(images.collect::<Vec<_>>(), ["REGISTRY/checkpoint-guard:0.1.0"; 2]);
+
+    let other = "configMapGenerator: [{name: mine, namespace: kube-system, literals: [a=b]}]";
+    for more in [other, "namespace: guards", "namePrefix: our-"] {
+        check_rights(
+            &build(&format!("resources: [{here}/overlays/gpu, {here}/overlays/edge]\n{more}\n")).unwrap(),
+        );
+    }
+}
+
 #[test]
 fn every_overlay_builds_with_every_component() {
-    // kustomize takes no absolute paths, but any number of steps up.
-    let up = "../".repeat(std::env::temp_dir().canonicalize().unwrap().components().count());
-    let here = format!(
-        "{up}{}/deploy/kubernetes",
-        root().canonicalize().unwrap().strip_prefix("/").unwrap().display()
-    );
+    let here = here();
     let added = |kind: &str| match kind {
         "privileged" => ("securityContext", serde_json::json!(true), "/privileged"),
         "old-kernel" | "fanotify-brake" => {
@@ -211,10 +258,14 @@ fn every_overlay_builds_with_every_component() {
             let text =
                 format!("resources: [{here}/overlays/{pool}]\ncomponents: [{here}/components/{component}]\n");
             let Some(objects) = build(&text) else { return };
+            check_rights(&objects);
             let of = |kind: &str| objects.iter().find(|object| object["kind"] == kind);
             let daemonset = of("DaemonSet").unwrap();
             assert_eq!(daemonset["metadata"]["name"], format!("checkpoint-guard-{pool}"));
             assert_eq!(daemonset["spec"]["selector"]["matchLabels"][POOL_LABEL], pool);
+            // The tolerations are those of Windows nodes, too.
+            let selector = &daemonset["spec"]["template"]["spec"]["nodeSelector"];
+            assert_eq!(selector["kubernetes.io/os"], "linux", "{pool} with {component}");
             assert_eq!(of("NetworkPolicy").unwrap()["spec"]["podSelector"]["matchLabels"][POOL_LABEL], pool);
             match component.as_str() {
                 "podmonitor" => assert_eq!(of("PodMonitor").unwrap()["metadata"]["name"], "checkpoint-guard"),

@@ -24,8 +24,13 @@ fn problems(name: &str, manifest: &str) -> Option<String> {
         let output = command.args(["-k", version]).arg(&file).output().unwrap();
         let said = [output.stdout, output.stderr].concat();
         let said = String::from_utf8_lossy(&said);
-        // A resource of the Prometheus operator's, of which these schemas know nothing.
-        let lines = said.lines().filter(|line| !line.contains("schema for kind PodMonitor"));
+        // Resources of the Prometheus operator's, of which these schemas know nothing.
+        let is_known = |line: &&str| {
+            !["PodMonitor", "PrometheusRule"]
+                .iter()
+                .any(|kind| line.contains(&format!("schema for kind {kind}")))
+        };
+        let lines = said.lines().filter(is_known);
         problems.extend(lines.map(|line| format!("{line}\n")));
         if !output.status.success() && problems.is_empty() {
             problems = format!("{version}: {}\n", output.status);

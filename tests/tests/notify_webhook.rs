@@ -1,6 +1,7 @@
 //! Rounds of deletions, posted: to a server that is well, and to one that is away, slow, or says no.
 
 use std::fs;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -166,15 +167,14 @@ server.socket = context.wrap_socket(server.socket, server_side=True)
 server.serve_forever()
 "#;
 
-fn openssl(folder: &std::path::Path, arguments: &str) -> bool {
+fn openssl(folder: &Path, arguments: &str) -> bool {
     let output = Command::new("openssl").args(arguments.split(' ')).current_dir(folder).output();
     output.is_ok_and(|output| output.status.success())
 }
 
-#[test]
-fn an_https_server_is_checked_and_shown_the_token() {
-    let keys = tempfile::tempdir().unwrap();
-    let folder = keys.path();
+/// Certificates of the throw-away authorities `ca` and `other` in `folder`, an https server that `ca` vouches for, and its URL.
+/// `None`, loudly, where it cannot be made.
+fn https(folder: &Path) -> Option<(Https, String)> {
     fs::write(folder.join("names"), "subjectAltName=IP:127.0.0.1\n").unwrap();
     let authority = |name: &str| {
         openssl(
@@ -199,35 +199,103 @@ fn an_https_server_is_checked_and_shown_the_token() {
         .spawn();
     let (true, Ok(server)) = (made, server) else {
         println!("SKIPPED: no openssl or no python3 (Debian: openssl python3)");
-        return;
+        return None;
     };
-    let _server = Https(server);
+    Some((Https(server), format!("https://{address}/rounds?key=hidden")))
+}
+
+fn bodies(folder: &Path) -> String {
+    fs::read_to_string(folder.join("bodies")).unwrap_or_default()
+}
+
+fn has_failed(daemon: &Daemon) -> bool {
+    daemon.metric("checkpoint_guard_webhook_failures_total").is_some_and(|count| count >= 1.0)
+}
+
+fn is_delivered(daemon: &Daemon) -> bool {
+    rounds(daemon, "delivered").is_some_and(|count| count >= 1.0)
+}
+
+#[test]
+fn an_https_server_is_checked_and_shown_the_token() {
+    let keys = tempfile::tempdir().unwrap();
+    let folder = keys.path();
+    let Some((_server, url)) = https(folder) else { return };
     fs::write(folder.join("token"), "a-secret\n").unwrap();
-    let url = format!("https://{address}/rounds?key=hidden");
     let more =
         |ca: &str| format!("ca-file = {:?}\ntoken-file = {:?}\n", folder.join(ca), folder.join("token"));
-    let bodies = || fs::read_to_string(folder.join("bodies")).unwrap_or_default();
 
     let (wrong, _) = scene(&url, &more("other.crt"));
     let mut daemon = wrong.setting.start();
     wrong.leave(Bytes::mib(60));
-    let failed = |daemon: &Daemon| daemon.metric("checkpoint_guard_webhook_failures_total");
-    daemon.wait_until("refusing it", |daemon| {
-        failed(daemon).is_some_and(|count| count >= 1.0) && daemon.log().contains("certificate")
-    });
-    assert!(bodies().is_empty(), "{}", bodies());
+    daemon.wait_until("refusing it", |daemon| has_failed(daemon) && daemon.log().contains("certificate"));
+    assert!(bodies(folder).is_empty(), "{}", bodies(folder));
     daemon.stop();
 
     let (right, _) = scene(&url, &more("ca.crt"));
     let mut daemon = right.setting.start();
     right.leave(Bytes::mib(60));
-    daemon.wait_until("delivered", |daemon| rounds(daemon, "delivered").is_some_and(|count| count >= 1.0));
-    assert!(bodies().starts_with("Bearer a-secret {"), "{}", bodies());
+    daemon.wait_until("delivered", is_delivered);
+    assert!(bodies(folder).starts_with("Bearer a-secret {"), "{}", bodies(folder));
     // Neither the token nor what may be a secret in the URL goes anywhere else.
     let audit = fs::read_to_string(right.setting.audit_path()).unwrap();
     for text in [audit, daemon.log()] {
         assert!(!text.contains("a-secret") && !text.contains("hidden"), "{text}");
     }
+    daemon.stop();
+}
+
+#[test]
+fn certificates_that_are_missing_are_looked_for_again_with_each_round() {
+    let keys = tempfile::tempdir().unwrap();
+    let folder = keys.path();
+    let Some((_server, url)) = https(folder) else { return };
+    let (scene, _) = scene(&url, &format!("ca-file = {:?}\n", folder.join("later.crt")));
+    let mut daemon = scene.setting.start();
+    scene.leave(Bytes::mib(60));
+    daemon.wait_until("two deleted", |daemon| daemon.deleted().len() == 2);
+    daemon.wait_until("failing", |daemon| {
+        has_failed(daemon) && daemon.log().contains("a round could not be posted")
+    });
+    assert!(daemon.log().contains("later.crt"), "{}", daemon.log());
+    fs::copy(folder.join("ca.crt"), folder.join("later.crt")).unwrap();
+    daemon.wait_until("delivered", is_delivered);
+    daemon.stop();
+}
+
+#[test]
+fn without_ca_file_the_systems_authorities_are_trusted_and_without_a_system_the_public_ones() {
+    let keys = tempfile::tempdir().unwrap();
+    let folder = keys.path();
+    let Some((_server, url)) = https(folder) else { return };
+    let (with_system, _) = scene(&url, "");
+    let mut daemon = with_system.setting.start_with(&[], &mut |command| {
+        command.env("SSL_CERT_FILE", folder.join("ca.crt"));
+    });
+    with_system.leave(Bytes::mib(60));
+    daemon.wait_until("delivered", is_delivered);
+    daemon.stop();
+
+    let received = bodies(folder);
+    let (without, _) = scene(&url, "");
+    // Every place that is looked at for certificates lies below these.
+    let bare = "for place in /etc/ssl /etc/pki /usr/share/ca-certificates /usr/lib/ssl /usr/local/ssl; do \
+                [ ! -d $place ] || mount -t tmpfs none $place || exit; done; exec \"$@\"";
+    let mut daemon = without.setting.start_through(&[
+        "env",
+        "--unset=SSL_CERT_FILE",
+        "--unset=SSL_CERT_DIR",
+        "unshare",
+        "--mount",
+        "sh",
+        "-c",
+        bare,
+        "sh",
+    ]);
+    without.leave(Bytes::mib(60));
+    // There are some, or nobody could be asked for a certificate.
+    daemon.wait_until("refusing it", |daemon| has_failed(daemon) && daemon.log().contains("UnknownIssuer"));
+    assert_eq!(bodies(folder), received);
     daemon.stop();
 }
 
@@ -238,6 +306,7 @@ fn a_dry_run_posts_nothing() {
     let mut daemon = scene.setting.start_with(&["--dry-run"], &mut |_| {});
     scene.leave(Bytes::mib(60));
     daemon.wait_until("deciding", |daemon| daemon.log().contains("would be deleted"));
+    assert_eq!(daemon.metric("checkpoint_guard_dry_run"), Some(1.0));
     daemon.keeps_running_for(Duration::from_millis(500));
     assert!(receiver.requests().is_empty());
 }

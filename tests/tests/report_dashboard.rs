@@ -11,11 +11,12 @@ use guard::model::Bytes;
 use guard::report::metrics::Metrics;
 use serde_json::{Value, json};
 use tests::api_server::{ApiServer, Line, shipped_rules};
-use tests::cluster::{is_current, scene_at};
+use tests::cluster::{eventually, is_current, scene_at};
 use tests::daemon::Daemon;
 use tests::http::{free_address, get, percent_encoded};
 use tests::loopfs::{Filesystem, LoopMount};
 use tests::receiver::{Answer, Receiver};
+use tests::scene::Scene;
 use tests::storm::{self, Method, Storm, Until};
 
 fn deploy() -> PathBuf {
@@ -101,6 +102,22 @@ fn queries_are_valid() {
     }
 }
 
+fn rules() -> String {
+    std::fs::read_to_string(deploy().join("prometheus/checkpoint-guard.rules.yaml")).unwrap()
+}
+
+/// The rules with a second for each minute, which is what they are scraped and looked at by here. Names such as `max10m` stay.
+fn hurried_rules() -> String {
+    let mut rules = rules();
+    for minutes in 1..=30 {
+        for [before, after] in [["[", "]"], [" ", "\n"], [" ", ")"]] {
+            let time = |unit| format!("{before}{minutes}{unit}{after}");
+            rules = rules.replace(&time("m"), &time("s"));
+        }
+    }
+    rules
+}
+
 /// A Prometheus that scrapes one target every second and evaluates our rules; ended on drop.
 struct Prometheus {
     child: Child,
@@ -110,15 +127,16 @@ struct Prometheus {
 
 impl Prometheus {
     /// `None`, loudly, where there is none.
-    fn start(targets: &[SocketAddr]) -> Option<Prometheus> {
+    fn start(targets: &[SocketAddr], rules: &str) -> Option<Prometheus> {
         let scratch = tempfile::tempdir().unwrap();
-        let rules = deploy().join("prometheus/checkpoint-guard.rules.yaml").canonicalize().unwrap();
+        let rules_path = scratch.path().join("rules.yaml");
+        std::fs::write(&rules_path, rules).unwrap();
         let targets: Vec<_> = targets.iter().map(|target| format!("\"{target}\"")).collect();
         let targets = targets.join(", ");
         let config = format!(
             "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: [{}]\nscrape_configs:\n\
              - {{job_name: checkpoint-guard, static_configs: [{{targets: [{targets}]}}]}}\n",
-            rules.display()
+            rules_path.display()
         );
         let path = scratch.path().join("prometheus.yaml");
         std::fs::write(&path, config).unwrap();
@@ -134,7 +152,7 @@ impl Prometheus {
         match child {
             Ok(child) => Some(Prometheus { child, address, _scratch: scratch }),
             Err(error) => {
-                println!("SKIPPED every_query_returns_data: prometheus: {error}");
+                println!("SKIPPED what needs a Prometheus: {error} (Debian: prometheus)");
                 None
             }
         }
@@ -144,6 +162,26 @@ impl Prometheus {
     fn api(&self, path: &str) -> Value {
         let Ok((200, body)) = get(self.address, &format!("/api/v1/{path}")) else { return Value::Null };
         serde_json::from_str::<Value>(&body).unwrap()["data"].clone()
+    }
+
+    /// The alerts that fire.
+    fn firing(&self) -> BTreeSet<String> {
+        let alerts = self.api("alerts");
+        let firing =
+            alerts["alerts"].as_array().into_iter().flatten().filter(|alert| alert["state"] == "firing");
+        firing.map(|alert| alert["labels"]["alertname"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// Waits until just these alerts fire.
+    #[track_caller]
+    #[expect(clippy::disallowed_methods, reason = "waits for another process, so it measures time")]
+    fn wait_for(&self, alerts: &[&str]) {
+        let (wanted, began) =
+            (alerts.iter().map(|&it| it.to_owned()).collect::<BTreeSet<_>>(), Instant::now());
+        while self.firing() != wanted {
+            assert!(began.elapsed() < Duration::from_secs(90), "{wanted:?} and not {:?}", self.firing());
+            std::thread::sleep(Duration::from_millis(200));
+        }
     }
 
     fn samples(&self, query: &str) -> usize {
@@ -172,7 +210,8 @@ fn clustered() -> Option<(impl Sized, SocketAddr)> {
     let mut daemon = scene.setting.start();
     daemon.wait_until("current", is_current);
     line.cut();
-    daemon.wait_until("failing", |daemon| daemon.metric("checkpoint_guard_cluster_failures_total").is_some());
+    let failures = "checkpoint_guard_cluster_failures_total";
+    daemon.wait_until("failing", |daemon| daemon.metric(failures).is_some_and(|count| count >= 1.0));
     let address = scene.setting.address();
     Some(((daemon, scene, line, server), address))
 }
@@ -190,7 +229,7 @@ fn every_query_returns_data() {
     let daemon = Daemon::start(&directory, "").unwrap();
     let clustered = clustered();
     let targets: Vec<_> = clustered.iter().map(|it| it.1).chain([daemon.http()]).collect();
-    let Some(prometheus) = Prometheus::start(&targets) else { return };
+    let Some(prometheus) = Prometheus::start(&targets, &rules()) else { return };
     let _storm = Storm::start(storm::Options {
         directory,
         writers: 1,
@@ -223,4 +262,42 @@ fn every_query_returns_data() {
             assert_eq!(rule["health"], "ok", "{rule}");
         }
     }
+}
+
+#[test]
+fn the_right_alerts_fire_and_clear() {
+    let scene = Scene::new();
+    scene.configure("");
+    let names: Vec<_> = (1..=2).map(|hour| scene.archive("web", hour, Bytes::mib(8))).collect();
+    for name in &names {
+        std::fs::write(scene.directory().join(format!("{name}.keep")), "").unwrap();
+    }
+    let daemon = scene.setting.start();
+    let rules = hurried_rules();
+    assert!(
+        rules.contains("for: 2s")
+            && rules.contains("[5s]")
+            && rules.contains("offset 20s")
+            && rules.contains("max10m")
+    );
+    let Some(prometheus) = Prometheus::start(&[scene.setting.address()], &rules) else { return };
+    let is_seen = |query: &str| eventually(&daemon, "scraped", || prometheus.samples(query) > 0);
+    is_seen("checkpoint_guard_config_valid == 1");
+    prometheus.wait_for(&[]);
+
+    let filler = scene.leave(Bytes::mib(40));
+    prometheus.wait_for(&["CheckpointGuardUnderPressure", "CheckpointGuardTargetUnreachable"]);
+    let valid = std::fs::read_to_string(scene.setting.config()).unwrap();
+    std::fs::write(scene.setting.config(), "pressure = 1\n").unwrap();
+    prometheus.wait_for(&[
+        "CheckpointGuardUnderPressure",
+        "CheckpointGuardTargetUnreachable",
+        "CheckpointGuardConfigInvalid",
+    ]);
+    std::fs::write(filler, "").unwrap();
+    std::fs::write(scene.setting.config(), valid).unwrap();
+    prometheus.wait_for(&[]);
+    assert!(names.iter().all(|name| scene.has(name)));
+    drop(daemon);
+    prometheus.wait_for(&["CheckpointGuardDown", "CheckpointGuardAbsent"]);
 }

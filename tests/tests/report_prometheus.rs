@@ -58,6 +58,23 @@ fn the_rules_are_valid() {
 }
 
 #[test]
+fn the_scrape_configuration_of_the_page_of_installation_is_valid() {
+    let page = read("docs/INSTALL.md");
+    let config = page.split("```yaml\n").find(|block| block.starts_with("scrape_configs:")).unwrap();
+    let config = config.split("```").next().unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    // Debian's Prometheus cannot look for pods.
+    let of_debian = config
+        .replace("kubernetes_sd_configs:", "static_configs:")
+        .replace("{role: pod, namespaces: {names: [kube-system]}}", "{targets: [127.0.0.1:9477]}");
+    std::fs::write(file.path(), of_debian).unwrap();
+    promtool(&["check", "config", file.path().to_str().unwrap()]);
+    let config: Value = serde_saphyr::from_str(config).unwrap();
+    let job = config["scrape_configs"][0]["job_name"].as_str().unwrap();
+    assert!(job.contains("checkpoint-guard"), "CheckpointGuardDown looks for it: {job}");
+}
+
+#[test]
 fn every_alert_has_a_severity_a_summary_a_description_and_a_runbook() {
     for alert in alerts() {
         let name = alert["alert"].as_str().unwrap();

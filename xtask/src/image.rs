@@ -1,8 +1,9 @@
 //! `cargo xtask image`: the container image as an OCI archive, without a container engine.
 //!
-//! One layer with one static binary and nothing else. Equal inputs make an equal archive, byte for byte: no time, no user
-//! and no path of this machine is in it.
+//! One layer with one static binary and nothing else. Equal sources and tools make an equal archive, byte for byte: no time, no
+//! user and no path of this machine is in it.
 
+use std::env;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -67,8 +68,38 @@ fn build(root: &Path) -> Result<PathBuf> {
         version.lines().find_map(|line| line.strip_prefix("host: ")).context("rustc -vV names no host")?;
     let mut cargo = Command::new("cargo");
     cargo.args(["build", "--release", "--locked", "--package", "guard", "--target", host]);
-    command::run(cargo.env("RUSTFLAGS", "-C target-feature=+crt-static").current_dir(root))?;
-    Ok(command::target_directory()?.join(host).join("release/checkpoint-guard"))
+    let target = command::target_directory()?;
+    let places = [(root, "/src"), (&target, "/target"), (&cargo_home()?, "/cargo")];
+    let remap = |flag: &str, (path, name): &(&Path, &str)| format!("{flag}={}={name}", path.display());
+    let rust = places.iter().map(|place| remap("--remap-path-prefix", place));
+    let rust: Vec<_> =
+        ["-C".to_owned(), "target-feature=+crt-static".to_owned()].into_iter().chain(rust).collect();
+    let c: Vec<_> = places.iter().map(|place| remap("-ffile-prefix-map", place)).collect();
+    cargo.env("CARGO_ENCODED_RUSTFLAGS", rust.join("\x1f")).env("CFLAGS", c.join(" "));
+    command::run(cargo.current_dir(root))?;
+    let binary = target.join(host).join("release/checkpoint-guard");
+    let program = std::fs::read(&binary)?;
+    for (path, _) in places {
+        ensure!(
+            !contains(&program, path),
+            "{} tells that it was built in {}",
+            binary.display(),
+            path.display()
+        );
+    }
+    Ok(binary)
+}
+
+fn cargo_home() -> Result<PathBuf> {
+    let home = || Some(PathBuf::from(env::var_os("HOME")?).join(".cargo"));
+    env::var_os("CARGO_HOME").map(PathBuf::from).or_else(home).context("neither CARGO_HOME nor HOME is set")
+}
+
+/// Whether a path in `program` begins with `path`.
+fn contains(program: &[u8], path: &Path) -> bool {
+    use std::os::unix::ffi::OsStrExt as _;
+    let wanted = [path.as_os_str().as_bytes(), b"/"].concat();
+    program.windows(wanted.len()).any(|window| window == wanted)
 }
 
 /// The image's word for the machine of an ELF file; refuses one that needs a dynamic linker, which the image has not.
@@ -236,6 +267,13 @@ mod tests {
         let held = self::files(&layer);
         assert_eq!(held.keys().collect::<Vec<_>>(), ["usr/", "usr/bin/", "usr/bin/checkpoint-guard"]);
         assert_eq!(held["usr/bin/checkpoint-guard"], b"program");
+    }
+
+    #[test]
+    fn a_path_of_the_machine_is_found() {
+        let program = b"\0\0panicked at /home/me/src/main.rs\0";
+        assert!(contains(program, Path::new("/home/me/src")));
+        assert!(!contains(program, Path::new("/home/me/sr")) && !contains(program, Path::new("/home/you")));
     }
 
     #[test]

@@ -72,22 +72,23 @@ pub(super) fn start(shared: &Arc<Shared>) {
     let Some((webhook, rounds)) = shared.notify.rounds.clone() else { return };
     shared.metrics.webhook_begin();
     let poster = match Poster::new(&webhook) {
-        Ok(poster) => poster,
+        Ok(poster) => {
+            tracing::info!(server = webhook.shown, "posting rounds of deletions");
+            Some(poster)
+        }
         Err(error) => {
-            tracing::error!(%error, "rounds are posted nowhere");
+            tracing::error!(%error, "rounds cannot be posted; each round tries again");
             shared.metrics.webhook_failed();
-            return;
+            None
         }
     };
-    tracing::info!(server = webhook.shown, "posting rounds of deletions");
     let shared = shared.clone();
     let spawned = std::thread::Builder::new().name("webhook".to_owned()).spawn(move || {
         let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => runtime,
             Err(error) => return tracing::error!(%error, "rounds are posted nowhere"),
         };
-        runtime
-            .block_on(Posting { shared, server: webhook.shown, rounds, poster, said: String::new() }.run());
+        runtime.block_on(Posting { shared, webhook, rounds, poster, said: String::new() }.run());
     });
     if let Err(error) = spawned {
         tracing::error!(%error, "rounds are posted nowhere: no thread for it");
@@ -97,9 +98,10 @@ pub(super) fn start(shared: &Arc<Shared>) {
 /// The thread that posts.
 struct Posting {
     shared: Arc<Shared>,
-    server: String,
+    webhook: WebhookConfig,
     rounds: Rounds,
-    poster: Poster,
+    /// `None`: the certificates are to be read, or could not be.
+    poster: Option<Poster>,
     /// The problem that the log knows of.
     said: String,
 }
@@ -134,10 +136,10 @@ impl Posting {
         let began = monotonic();
         let mut wait = BACKOFF[0];
         for attempt in 1.. {
-            let problem = match self.poster.post(posted).await {
+            let problem = match self.post(posted).await {
                 Post::Delivered => {
                     if !std::mem::take(&mut self.said).is_empty() {
-                        tracing::info!(server = self.server, "rounds can be posted again");
+                        tracing::info!(server = self.webhook.shown, "rounds can be posted again");
                     }
                     return self.record(posted, RoundOutcome::Delivered, None, attempt);
                 }
@@ -159,10 +161,23 @@ impl Posting {
         }
     }
 
+    /// Posts it once. After a failure the certificates are read anew: they may have come, or have been renewed.
+    async fn post(&mut self, posted: &Posted) -> Post {
+        let poster = match self.poster.take().map_or_else(|| Poster::new(&self.webhook), Ok) {
+            Ok(poster) => poster,
+            Err(error) => return Post::Failed(error.to_string()),
+        };
+        let post = poster.post(posted).await;
+        if !matches!(post, Post::Failed(_)) {
+            self.poster = Some(poster);
+        }
+        post
+    }
+
     /// A receiver that is away for a day is one line in the log, and one when it is back.
     fn say(&mut self, problem: &str) {
         if self.said != problem {
-            tracing::warn!(server = self.server, problem, "a round could not be posted");
+            tracing::warn!(server = self.webhook.shown, problem, "a round could not be posted");
             self.said = problem.to_owned();
         }
     }
@@ -174,7 +189,8 @@ impl Posting {
 
     fn audit(&self, round: &str, outcome: RoundOutcome, error: Option<&str>, attempts: u32) {
         let outcome = outcome.as_str();
-        self.shared.record(&Event::Webhook { server: &self.server, round, outcome, error, attempts });
+        let server = &self.webhook.shown;
+        self.shared.record(&Event::Webhook { server, round, outcome, error, attempts });
     }
 }
 

@@ -22,12 +22,17 @@ const RETRY: Duration = Duration::from_secs(1);
 pub(super) fn open(directory: DirectoryConfig, shared: Arc<Shared>, outbox: UnboundedSender<Happened>) {
     let thread = std::thread::Builder::new().name("open".to_owned());
     let path = directory.path.clone();
+    let ticket = shared.awaited.begin(&path);
     let spawned = thread.spawn(move || {
         let mut said = None;
-        while !shared.stop.load(Ordering::Relaxed) && !outbox.is_closed() {
+        let is_wanted = || !outbox.is_closed() && shared.awaited.is_wanted(&directory.path, ticket);
+        while !shared.stop.load(Ordering::Relaxed) && is_wanted() {
             match CheckpointDir::open(&directory.path) {
                 Ok(dir) => {
-                    let _ = outbox.send(Happened::Opened(directory, Box::new(dir)));
+                    if shared.awaited.end(&directory.path, ticket) {
+                        shared.count_missing();
+                        let _ = outbox.send(Happened::Opened(directory, Box::new(dir)));
+                    }
                     return;
                 }
                 Err(error) if said.as_ref() != Some(&error) => {
@@ -39,6 +44,9 @@ pub(super) fn open(directory: DirectoryConfig, shared: Arc<Shared>, outbox: Unbo
                     said = Some(error);
                 }
                 Err(_) => {}
+            }
+            if !directory.optional && shared.awaited.miss(&directory.path, ticket) {
+                shared.count_missing();
             }
             std::thread::sleep(RETRY);
         }

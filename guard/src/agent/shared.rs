@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::act::checkpoint_dir::Leftover;
 use crate::act::journal::{Intent, Journal, Outcome, Verdict};
+use crate::agent::awaited::Awaited;
 use crate::agent::braking::{Brakes, Braking};
 use crate::agent::clock::wall;
 use crate::agent::cluster::{Link, Questions};
@@ -40,6 +41,7 @@ pub(super) struct Shared {
     pub(super) brakes: Brakes,
     pub(super) view: View,
     pub(super) notify: Notify,
+    pub(super) awaited: Awaited,
     pub(super) dry_run: bool,
     pub(super) stop: Arc<AtomicBool>,
     audit: Mutex<Option<AuditLog>>,
@@ -93,6 +95,7 @@ impl Shared {
             brakes: Brakes::default(),
             view: View::default(),
             notify: Notify::new(config),
+            awaited: Awaited::default(),
             dry_run,
             stop,
             audit,
@@ -234,6 +237,11 @@ impl Shared {
     /// Waits until the audit log is on the disk, for `limit` at most.
     pub(super) fn flush(&self, limit: Duration) -> bool {
         lock(&self.audit).as_ref().is_none_or(|audit| audit.flush(limit))
+    }
+
+    /// Shows how many directories are missing.
+    pub(super) fn count_missing(&self) {
+        self.metrics.missing_directories(self.awaited.missed());
     }
 
     fn count_audit_failures(&self) {

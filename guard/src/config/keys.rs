@@ -332,8 +332,8 @@ pub const KEYS: &[Key] = &[
         "notify.ca-file",
         "an absolute path",
         "",
-        "Certificates (PEM) that the server of an https URL is checked with; absent: the system's, of which the image has \
-         none.",
+        "Certificates (PEM) that the server of an https URL is checked with; absent: the system's, and in the image, which \
+         has no system, Mozilla's.",
         "",
     ),
     key(

@@ -9,6 +9,7 @@ use caps::Capability::{self, *};
 use super::calls::Feature;
 use crate::config::{BrakeMode, Config, KubernetesMode, ProbeMode, SandboxReach};
 use crate::observe::host::kernel::Kernel;
+use crate::trust;
 
 /// What is done with the files below a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -207,8 +208,9 @@ fn paths(config: &Config, config_path: &Path) -> Vec<PathNeed> {
         let resolver =
             ["/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf"];
         let certificates = ["/etc/ssl", "/usr/share/ca-certificates", "/etc/pki"];
-        for path in resolver.into_iter().chain(certificates) {
-            need(path.into(), Access::Read);
+        let system = resolver.into_iter().chain(certificates).map(PathBuf::from);
+        for path in system.chain(trust::named_places()) {
+            need(path, Access::Read);
         }
     }
     if let Some(webhook) = &config.notify.webhook {

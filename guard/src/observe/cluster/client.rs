@@ -6,6 +6,8 @@ use std::time::Duration;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
+use crate::trust;
+
 /// Where the credentials come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -74,6 +76,10 @@ impl Access {
             }
             Access::ServiceAccount => Config::incluster().map_err(|error| unusable(error.to_string()))?,
         };
+        if config.root_cert.is_none() && !config.accept_invalid_certs {
+            let trusted = trust::authorities().map_err(|error| unusable(error.to_string()))?;
+            config.root_cert = Some(trusted.iter().map(|certificate| certificate.to_vec()).collect());
+        }
         config.connect_timeout = Some(CONNECT_LIMIT);
         // Who calls has a limit and a back-off of his own; retries beneath those would only hide what is wrong.
         config.default_retry = false;

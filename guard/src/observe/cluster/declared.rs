@@ -157,7 +157,13 @@ impl Watch<'_> {
 
     async fn list(&self, tell: &mut impl FnMut(Told)) -> Result<String, Trouble> {
         let what = format!("list {RESOURCE}");
-        let base = ListParams { field_selector: self.selector(), ..ListParams::default().limit(PAGE) };
+        // This node's alone come from the server's cache, as they are; whole objects of all nodes in pages, from etcd.
+        let default = if self.is_selected {
+            ListParams::default().match_any()
+        } else {
+            ListParams::default().limit(PAGE)
+        };
+        let base = ListParams { field_selector: self.selector(), ..default };
         let (mut params, mut all) = (base.clone(), Vec::new());
         loop {
             tell(Told::Calling("list"));

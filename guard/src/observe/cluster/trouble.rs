@@ -36,6 +36,18 @@ pub enum Cause {
 }
 
 impl Cause {
+    /// Every value.
+    pub const ALL: [Cause; 8] = [
+        Cause::Unauthorized,
+        Cause::Forbidden,
+        Cause::Expired,
+        Cause::Throttled,
+        Cause::Refused,
+        Cause::Server,
+        Cause::Timeout,
+        Cause::Unreachable,
+    ];
+
     /// The label's value.
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -24,8 +24,6 @@ const WATCH_LIMIT: Duration = Duration::from_secs(30);
 pub(super) const WATCH_SECONDS: u32 = 290;
 /// So much longer than that, and the connection is dead.
 const WATCH_GRACE: Duration = Duration::from_secs(10);
-/// Nobody gets more at once: 500 namespaces are 300 KiB.
-const PAGE: u32 = 500;
 /// From the first failure to the last; each wait is drawn from its upper half, so that a fleet does not come back as one.
 const BACKOFF: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(30)];
 
@@ -107,30 +105,18 @@ where
     /// Lists everything, from the server's cache, and tells it. The result is the version to watch from.
     async fn list(&self, tell: &mut impl FnMut(Seen)) -> Result<String, Trouble> {
         let what = format!("list {}", self.resource.as_str());
-        let mut params = ListParams::default().limit(PAGE).match_any();
+        // Without a limit: a list in pages is answered from etcd, by reading all objects of the cluster for each node
+        // (kube leaves `resourceVersion=0` out then, because the server's cache knows no pages).
+        let mut params = ListParams::default().match_any();
         if !self.fields.is_empty() {
             params = params.fields(self.fields);
         }
-        let mut objects = Vec::new();
-        loop {
-            tell(Seen::Calling("list"));
-            let page = tokio::time::timeout(LIST_LIMIT, self.api.list_metadata(&params));
-            let page = page.await.map_err(|_| Trouble::timeout(&what, LIST_LIMIT))?;
-            let page = page.map_err(|error| Trouble::new(&what, &error))?;
-            objects.extend(page.items.into_iter().map(|object| object.metadata));
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => {
-                    params = ListParams::default().limit(PAGE).continue_token(&token);
-                    if !self.fields.is_empty() {
-                        params = params.fields(self.fields);
-                    }
-                }
-                None => {
-                    tell(Seen::All(objects));
-                    return Ok(page.metadata.resource_version.unwrap_or_default());
-                }
-            }
-        }
+        tell(Seen::Calling("list"));
+        let list = tokio::time::timeout(LIST_LIMIT, self.api.list_metadata(&params));
+        let list = list.await.map_err(|_| Trouble::timeout(&what, LIST_LIMIT))?;
+        let list = list.map_err(|error| Trouble::new(&what, &error))?;
+        tell(Seen::All(list.items.into_iter().map(|object| object.metadata).collect()));
+        Ok(list.metadata.resource_version.unwrap_or_default())
     }
 
     /// One watch, until the server ends it.

@@ -21,6 +21,7 @@ pub(super) struct AgentFamilies {
     lost: IntCounterVec,
     wakes: IntCounterVec,
     panics: IntCounter,
+    missing: Gauge,
     scans: IntCounterVec,
     scan_failures: IntCounterVec,
     last_scan: GaugeVec,
@@ -78,6 +79,11 @@ impl AgentFamilies {
                 "Loops that ended by a bug of the guard. Another one begins with a fresh look at its filesystem; the log says \
                  where it was. Please report it.",
             ),
+            missing: families.gauge(
+                "checkpoint_guard_missing_directories",
+                "Configured directories, but for optional ones, that are not there or cannot be opened: nobody looks after \
+                 what is in them.",
+            ),
             scans: families.counter_by(
                 "checkpoint_guard_scans_total",
                 &[FILESYSTEM],
@@ -86,8 +92,7 @@ impl AgentFamilies {
             scan_failures: families.counter_by(
                 "checkpoint_guard_scan_failures_total",
                 &[FILESYSTEM],
-                "Scans that failed: a directory is missing or unreadable. Until one succeeds the guard acts on what \
-                 it last knew.",
+                "Scans that failed: a directory cannot be read. Until one succeeds the guard acts on what it last knew.",
             ),
             last_scan: families.gauge_by(
                 "checkpoint_guard_last_scan_timestamp_seconds",
@@ -164,6 +169,10 @@ impl AgentFamilies {
 
     pub(super) fn panicked(&self) {
         self.panics.inc();
+    }
+
+    pub(super) fn missing_directories(&self, count: usize) {
+        self.missing.set(count as f64);
     }
 
     pub(super) fn begin(&self, filesystem: &FilesystemLabel) {

@@ -7,7 +7,7 @@ use prometheus::{GaugeVec, IntCounterVec};
 
 use super::agent::unix_seconds;
 use super::families::Families;
-use super::labels::{API_CAUSE, CALL, DELIVERY, RESOURCE};
+use super::labels::{API_CAUSE, API_CAUSES, CALL, CALLS, DELIVERY, RESOURCE};
 
 /// What became of an Event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +93,12 @@ impl ClusterFamilies {
     pub(super) fn begin(&self) {
         for outcome in EventOutcome::ALL {
             self.events.with_label_values(&[outcome.as_str()]);
+        }
+        for call in CALLS {
+            self.calls.with_label_values(&[call]);
+        }
+        for cause in API_CAUSES {
+            self.failures.with_label_values(&[cause]);
         }
         self.misread.with_label_values::<&str>(&[]);
         self.state_failures.with_label_values::<&str>(&[]);

@@ -52,6 +52,13 @@ pub(super) const COMMAND: LabelKey =
     LabelKey { name: "outcome", values: "`done`, `failed`, `timed-out`, `given-up`" };
 pub(super) const VERSION: LabelKey = LabelKey { name: "version", values: "the guard's version" };
 
+/// Every value of [`CALL`].
+pub(super) const CALLS: [&str; 5] = ["discover", "list", "watch", "get", "create"];
+
+/// Every value of [`API_CAUSE`].
+pub(super) const API_CAUSES: [&str; 8] =
+    ["unauthorized", "forbidden", "expired", "throttled", "refused", "server", "timeout", "unreachable"];
+
 /// Every value of [`BACKEND`].
 pub(super) const BACKENDS: [&str; 4] = ["fexit", "kprobe", "raw-tracepoint", "inotify"];
 

@@ -158,6 +158,11 @@ impl Metrics {
         self.agent.dry_run(dry_run);
     }
 
+    /// So many directories that should be there are not.
+    pub fn missing_directories(&self, count: usize) {
+        self.agent.missing_directories(count);
+    }
+
     /// So many *more* events were lost.
     pub fn lost(&self, kind: LostEvents, count: u64) {
         self.agent.lost(kind, count);

@@ -380,3 +380,17 @@ fn promtool_finds_nothing_wrong_with_the_metrics() {
     assert!(output.status.success(), "{}\n{said}\n{text}", output.status);
     assert_eq!(said.trim(), "", "promtool's lint");
 }
+
+#[test]
+fn calls_and_failures_of_the_api_server_are_counted_from_zero() {
+    let metrics = Metrics::new();
+    metrics.cluster_begin();
+    let before = metrics.encode().unwrap();
+    for cause in crate::observe::cluster::trouble::Cause::ALL {
+        metrics.cluster_failed(cause.as_str());
+        let series = format!("checkpoint_guard_cluster_failures_total{{cause=\"{}\"}} 0\n", cause.as_str());
+        assert!(before.contains(&series), "{series}");
+    }
+    let lines = |text: &str| text.lines().count();
+    assert_eq!(lines(&metrics.encode().unwrap()), lines(&before), "a cause that is not in the list");
+}

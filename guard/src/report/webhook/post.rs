@@ -17,6 +17,7 @@ use rustls::{ClientConfig, RootCertStore};
 
 use super::Posted;
 use crate::config::WebhookConfig;
+use crate::trust::{self, NoAuthorities};
 
 /// A server that answers does so in milliseconds.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
@@ -45,11 +46,9 @@ pub enum PosterError {
         /// What is wrong.
         problem: String,
     },
-    /// The system has no certificates.
-    #[error(
-        "this system has no certificates to check an https server with ({0}); name some with notify.ca-file"
-    )]
-    NoCertificates(std::io::Error),
+    /// Neither has the environment.
+    #[error("{0}; name some with notify.ca-file")]
+    NoCertificates(#[from] NoAuthorities),
     /// Not a URL after all.
     #[error("notify.url: {0}")]
     Url(#[from] hyper::http::uri::InvalidUri),
@@ -75,25 +74,19 @@ impl Poster {
         let mut http = HttpConnector::new();
         http.enforce_http(false);
         http.set_connect_timeout(Some(CONNECT_LIMIT));
-        let provider = rustls::crypto::ring::default_provider();
-        let builder = HttpsConnectorBuilder::new();
-        let connector = match &config.ca_file {
-            Some(path) => {
-                let tls = ClientConfig::builder_with_provider(provider.into())
-                    .with_safe_default_protocol_versions()?
-                    .with_root_certificates(certificates(path)?)
-                    .with_no_client_auth();
-                builder.with_tls_config(tls)
+        let mut trusted = RootCertStore::empty();
+        match &config.ca_file {
+            Some(path) => trusted = certificates(path)?,
+            None if config.url.starts_with("http:") => {}
+            None => {
+                trusted.add_parsable_certificates(trust::authorities()?);
             }
-            None if config.url.starts_with("http:") => {
-                let tls = ClientConfig::builder_with_provider(provider.into())
-                    .with_safe_default_protocol_versions()?
-                    .with_root_certificates(RootCertStore::empty())
-                    .with_no_client_auth();
-                builder.with_tls_config(tls)
-            }
-            None => builder.with_provider_and_native_roots(provider).map_err(PosterError::NoCertificates)?,
-        };
+        }
+        let tls = ClientConfig::builder_with_provider(rustls::crypto::ring::default_provider().into())
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(trusted)
+            .with_no_client_auth();
+        let connector = HttpsConnectorBuilder::new().with_tls_config(tls);
         let connector = connector.https_or_http().enable_http1().wrap_connector(http);
         // A round comes when the disk fills: hours after the last one, or in the same second.
         let client =
