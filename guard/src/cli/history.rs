@@ -1,13 +1,14 @@
 //! `checkpoint-guard history`: what was deleted, when and why.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use comfy_table::{ContentArrangement, Table, presets};
+use comfy_table::{Table, presets};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
+use crate::cli::table::fit;
 use crate::model::Bytes;
 use crate::report::audit::{Entry, read, verify};
 use crate::report::record::API_VERSION;
@@ -129,9 +130,7 @@ fn table(entries: &[Entry]) -> Table {
         "TRIGGER",
         "WHY",
     ]);
-    if io::stdout().is_terminal() {
-        table.set_content_arrangement(ContentArrangement::Dynamic);
-    }
+    fit(&mut table);
     for entry in entries {
         table.add_row([
             entry.time().map(|time| format!("{time:.0}")).unwrap_or_default(),

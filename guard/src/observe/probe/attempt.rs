@@ -75,7 +75,8 @@ pub fn survey() -> Vec<Attempt> {
     complete(ebpf_attempts(None))
 }
 
-/// Tries every backend on the filesystem of `directory`, with a nameless probe file in it.
+/// Tries every backend on the filesystem of `directory`, with a nameless probe file in it. The first that is usable is the one
+/// that a probe takes there.
 pub fn survey_of(directory: BorrowedFd<'_>) -> Vec<Attempt> {
     complete(ebpf_attempts(Some(directory)))
 }

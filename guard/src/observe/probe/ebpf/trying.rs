@@ -69,17 +69,25 @@ fn is_refusal(error: &ProbeError) -> bool {
     )
 }
 
-/// What each backend says: on the filesystem of `directory`, or whether the kernel lets it in at all.
+/// What each backend says: on the filesystem of `directory`, in the order in which they are tried there; or whether the kernel
+/// lets it in at all.
 pub(in super::super) fn attempts(directory: Option<BorrowedFd<'_>>) -> Result<Vec<Attempt>, ProbeError> {
     let (probe, _wakes) = Probe::load()?;
     let mut directories = lock(&probe.directories);
+    let ways = directory.map(|directory| directories.candidates(directory)).transpose()?.unwrap_or_default();
+    let mut backends: Vec<Backend> = Vec::new();
+    let known = [Backend::Fexit, Backend::Kprobe, Backend::RawTracepoint];
+    for backend in ways.iter().map(|way| way.backend()).chain(known) {
+        if !backends.contains(&backend) {
+            backends.push(backend);
+        }
+    }
     let mut attempts = Vec::new();
-    for backend in [Backend::Fexit, Backend::Kprobe, Backend::RawTracepoint] {
+    for backend in backends {
         let result = match directory {
             None => directories.try_backend(backend).map(|_| Outcome::Works(None)),
             Some(directory) => {
-                let mut ways = directories.candidates(directory)?;
-                ways.retain(|way| way.backend() == backend);
+                let ways: Vec<Way> = ways.iter().copied().filter(|way| way.backend() == backend).collect();
                 try_ways(&probe, &mut directories, directory, &ways)
             }
         };
