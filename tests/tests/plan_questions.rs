@@ -105,6 +105,60 @@ fn what_retention_would_let_go_if_a_namespace_were_gone() {
 }
 
 #[test]
+fn a_namespace_that_nobody_here_has_is_no_answer_without_a_word() {
+    let here = Here::new();
+    here.archive("ci-7", "job", 9);
+    let config = here.config("guard.toml", "");
+    let said = |pattern: &str| {
+        let output = ask(&config, &["plan", "--assume-namespace-gone", pattern]);
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert!(said("c1-*").contains("no checkpoint here is of a namespace c1-*"), "{}", said("c1-*"));
+    assert_eq!(said("ci-*"), "");
+}
+
+#[test]
+fn a_shortage_of_inodes_alone_is_told_and_a_target_out_of_reach_is_an_exit_code() {
+    let here = Here::new();
+    here.archive("shop", "web", 1);
+    here.archive("shop", "web", 2);
+    let config = here.config("guard.toml", "");
+    // More than any filesystem has free that holds a file.
+    let text = std::fs::read_to_string(&config).unwrap();
+    let text = text
+        .replace("available = \"10MiB\", inodes-free = false", "available = false, inodes-free = \"100%\"");
+    std::fs::write(&config, text).unwrap();
+    let seen = nix::sys::statvfs::statvfs(here.scratch.path()).expect("a filesystem");
+    if seen.files() == 0 {
+        eprintln!("skipped: the filesystem of temporary files counts no inodes");
+        return;
+    }
+    let output = ask(&config, &["plan", "-o", "json"]);
+    let filesystem = &json(&output)["filesystems"][0];
+    assert_eq!((output.status.code(), &filesystem["level"]), (Some(3), &"hard".into()));
+    assert_eq!(
+        (&filesystem["inodesTotal"], &filesystem["targetInodesFree"]),
+        (&seen.files().into(), &seen.files().into())
+    );
+    assert!(filesystem["shortfallInodes"].as_u64().unwrap() > 0, "{filesystem}");
+    assert_eq!(pods(&filesystem["delete"]), ["shop/web"], "the other one is the last");
+    let output = ask(&config, &["plan"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    for part in [
+        "inodes free, level hard",
+        "needs ",
+        " inodes available",
+        "cannot be reached: ",
+        " inodes would still",
+    ] {
+        assert!(text.contains(part), "{part:?} is missing: {text}");
+    }
+    let other = config.to_str().unwrap();
+    let output = ask(&config, &["plan", "--with", other]);
+    assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
 fn what_one_configuration_would_delete_and_another_would_not() {
     let here = Here::new();
     for hour in 1..=3 {

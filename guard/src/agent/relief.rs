@@ -13,7 +13,7 @@ use crate::agent::clock::{monotonic, wall};
 use crate::agent::filesystem::Filesystem;
 use crate::agent::naming::Held;
 use crate::agent::notify;
-use crate::agent::shared::{reaction, sentence};
+use crate::agent::shared::reaction;
 use crate::agent::showing::subject;
 use crate::decide::brake::{Race, Reclaim};
 use crate::decide::{self, Request, protection, staging, threshold};
@@ -237,8 +237,8 @@ fn say_unreachable(fs: &mut Filesystem, level: Level, request: &Request, seen: &
     let foreign = inventory.foreign;
     let reason = format!(
         "pressure is not from checkpoints: need {}, can free {}; spared: {}; {foreign} other entries are never touched",
-        sentence(&plan.need),
-        sentence(&plan.frees),
+        plan.need,
+        plan.frees,
         if spared.is_empty() { "none, there are no checkpoints".to_owned() } else { spared.join("; ") },
     );
     tracing::error!(filesystem = fs.label.as_str(), %level, available = %seen.available, "{reason}");

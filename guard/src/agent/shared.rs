@@ -20,7 +20,7 @@ use crate::agent::staging::Staging;
 use crate::agent::view::View;
 use crate::config::Config;
 use crate::decide::Transition;
-use crate::model::{Bytes, Cluster, Inventory, Monotonic, Observation, Plan, PodName};
+use crate::model::{Cluster, Inventory, Monotonic, Observation, Plan, PodName};
 use crate::observe::probe::Backend;
 use crate::report::audit::{AuditLog, AuditSettings, Event};
 use crate::report::events::{Notice, Notices};
@@ -291,14 +291,4 @@ fn next_id() -> u64 {
 /// What these mutexes guard is whole between any two statements: a panic elsewhere must not end the guard.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// What is needed or freed, for people.
-pub(super) fn sentence(need: &crate::model::Need) -> String {
-    match (need.bytes, need.inodes) {
-        (Bytes::ZERO, 0) => "nothing".to_owned(),
-        (Bytes::ZERO, inodes) => format!("{inodes} inodes"),
-        (bytes, 0) => bytes.to_string(),
-        (bytes, inodes) => format!("{bytes} and {inodes} inodes"),
-    }
 }

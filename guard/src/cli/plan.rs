@@ -2,6 +2,7 @@
 
 mod compare;
 
+use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -57,8 +58,32 @@ struct Filesystem {
     target_bytes: u64,
     /// What is missing to the target even when every victim is gone.
     shortfall_bytes: u64,
+    #[serde(flatten)]
+    inodes: Inodes,
     delete: Vec<Doomed>,
     spare: Vec<Spared>,
+}
+
+/// The same of inodes; `null` where the filesystem has no total of them.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Inodes {
+    inodes_free: Option<u64>,
+    inodes_total: Option<u64>,
+    target_inodes_free: Option<u64>,
+    shortfall_inodes: u64,
+}
+
+impl Inodes {
+    fn new(it: &node::Filesystem, decision: &Decision) -> Inodes {
+        let free = it.seen.inodes.map(|inodes| inodes.free);
+        Inodes {
+            inodes_free: free,
+            inodes_total: it.seen.inodes.map(|inodes| inodes.total),
+            target_inodes_free: free.map(|free| free + decision.need.inodes),
+            shortfall_inodes: decision.plan.shortfall.inodes,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -90,6 +115,7 @@ pub fn run(args: Args, common: &Common) -> anyhow::Result<ExitCode> {
         None => None,
     };
     let mut here = node::take(&config)?;
+    warn_of_nobody(&here, &args.assume_namespace_gone);
     for filesystem in &mut here {
         let seen = &mut filesystem.seen;
         if let Some(quantity) = assumed {
@@ -101,7 +127,7 @@ pub fn run(args: Args, common: &Common) -> anyhow::Result<ExitCode> {
         return compare::run(&here, (&common.config, &config), other, common.pool(), args.output);
     }
     let filesystems: Vec<_> = here.iter().map(|it| Filesystem::new(&config, it)).collect();
-    let unreachable = filesystems.iter().any(|it| it.shortfall_bytes > 0);
+    let unreachable = filesystems.iter().any(|it| !it.shortfall().is_met());
     let mut out = std::io::stdout().lock();
     match args.output {
         Output::Json => {
@@ -116,6 +142,20 @@ pub fn run(args: Args, common: &Common) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(if unreachable { ExitCode::from(crate::cli::UNREACHED) } else { ExitCode::SUCCESS })
+}
+
+/// Says which patterns cover no namespace here: a name that is mistyped would look like an answer.
+fn warn_of_nobody(here: &[node::Filesystem], gone: &[Pattern]) {
+    let checkpoints = here.iter().flat_map(|it| &it.inventory.checkpoints);
+    let owners = checkpoints.flat_map(|checkpoint| checkpoint.identity.readings());
+    let namespaces: BTreeSet<&str> = owners.filter_map(|owner| owner.namespace.as_deref()).collect();
+    for pattern in gone {
+        if !namespaces.iter().any(|namespace| pattern.matches(namespace)) {
+            eprintln!(
+                "checkpoint-guard: --assume-namespace-gone: no checkpoint here is of a namespace {pattern}"
+            );
+        }
+    }
 }
 
 /// Marks the checkpoints of the namespaces that `gone` covers as orphans. Of a doubtful identity every reading must be
@@ -153,7 +193,9 @@ fn decide(config: &Config, thresholds: &PressurePolicy, it: &node::Filesystem) -
 
 impl Filesystem {
     fn new(config: &Config, it: &node::Filesystem) -> Filesystem {
-        let Decision { level, need, plan } = decide(config, &it.thresholds, it);
+        let decision = decide(config, &it.thresholds, it);
+        let inodes = Inodes::new(it, &decision);
+        let Decision { level, need, plan } = decision;
         let records = node::records(&it.inventory, &config.policy, clock::wall());
         Filesystem {
             directories: it.directories(),
@@ -163,9 +205,22 @@ impl Filesystem {
             size_bytes: it.seen.capacity.0,
             target_bytes: (it.seen.available + need.bytes).0,
             shortfall_bytes: plan.shortfall.bytes.0,
+            inodes,
             delete: doomed(&plan, &records),
             spare: spared(&plan, &records),
         }
+    }
+
+    fn need(&self) -> Need {
+        let inodes = self.inodes.target_inodes_free.zip(self.inodes.inodes_free);
+        Need {
+            bytes: Bytes(self.target_bytes - self.available_bytes),
+            inodes: inodes.map_or(0, |(target, free)| target - free),
+        }
+    }
+
+    fn shortfall(&self) -> Need {
+        Need { bytes: Bytes(self.shortfall_bytes), inodes: self.inodes.shortfall_inodes }
     }
 }
 
@@ -194,18 +249,26 @@ fn spared(plan: &Plan, records: &[CheckpointRecord]) -> Vec<Spared> {
 fn print(out: &mut impl std::io::Write, it: &Filesystem) -> std::io::Result<()> {
     let share = crate::model::Percent::from_ratio(it.available_bytes, it.size_bytes);
     let (available, size) = (Bytes(it.available_bytes), Bytes(it.size_bytes));
+    let need = it.need();
+    let inodes = match (it.inodes.inodes_free, it.inodes.inodes_total) {
+        (Some(free), Some(total)) if need.inodes > 0 => format!(", {free} of {total} inodes free"),
+        _ => String::new(),
+    };
     writeln!(
         out,
-        "{}: {available} ({share}) of {size} available, level {}",
+        "{}: {available} ({share}) of {size} available{inodes}, level {}",
         it.directories.join(", "),
         it.level
     )?;
-    if it.target_bytes > it.available_bytes {
-        let need = Bytes(it.target_bytes - it.available_bytes);
-        writeln!(out, "needs {need}, to have {} available", Bytes(it.target_bytes))?;
+    if !need.is_met() {
+        let target = Need {
+            bytes: if need.bytes.is_zero() { Bytes::ZERO } else { Bytes(it.target_bytes) },
+            inodes: it.inodes.target_inodes_free.filter(|_| need.inodes > 0).unwrap_or(0),
+        };
+        writeln!(out, "needs {need}, to have {target} available")?;
     }
-    if it.shortfall_bytes > 0 {
-        writeln!(out, "cannot be reached: {} would still be missing", Bytes(it.shortfall_bytes))?;
+    if !it.shortfall().is_met() {
+        writeln!(out, "cannot be reached: {} would still be missing", it.shortfall())?;
     }
     if !it.delete.is_empty() {
         let mut rows = table::new(vec!["DELETE", "CHECKPOINT OF", "AGE", "SIZE", "BECAUSE"]);

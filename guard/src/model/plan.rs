@@ -74,6 +74,17 @@ impl Need {
     }
 }
 
+impl fmt::Display for Need {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.bytes, self.inodes) {
+            (Bytes::ZERO, 0) => f.write_str("nothing"),
+            (Bytes::ZERO, inodes) => write!(f, "{inodes} inodes"),
+            (bytes, 0) => write!(f, "{bytes}"),
+            (bytes, inodes) => write!(f, "{bytes} and {inodes} inodes"),
+        }
+    }
+}
+
 /// One checkpoint to delete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Victim {

@@ -7,11 +7,11 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-use super::{Decision, Doomed, decide, doomed, row};
+use super::{Decision, Doomed, Inodes, decide, doomed, row};
 use crate::agent::clock;
 use crate::cli::{Misconfigured, Output, UNREACHED, node, table};
 use crate::config::{ASSUMED_WRITE_SPEED, Config};
-use crate::model::{Bytes, Level};
+use crate::model::{Bytes, Level, Need};
 use crate::report::record::API_VERSION;
 
 #[derive(Serialize)]
@@ -47,6 +47,8 @@ struct Summary {
     level: Level,
     target_bytes: u64,
     shortfall_bytes: u64,
+    #[serde(flatten)]
+    inodes: Inodes,
     deletes: usize,
     frees_bytes: u64,
 }
@@ -84,7 +86,7 @@ pub(super) fn run(
     }
     let filesystems: Vec<_> = here.iter().map(|it| Compared::new(it, [config, &other])).collect();
     let is_unreachable =
-        filesystems.iter().flat_map(|it| &it.plans).any(|summary| summary.shortfall_bytes > 0);
+        filesystems.iter().flat_map(|it| &it.plans).any(|summary| !summary.shortfall().is_met());
     let configurations = [path, other_path].map(|path| path.display().to_string());
     let mut out = std::io::stdout().lock();
     match output {
@@ -139,14 +141,20 @@ impl Compared {
 }
 
 impl Summary {
-    fn new(it: &node::Filesystem, Decision { level, need, plan }: &Decision) -> Summary {
+    fn new(it: &node::Filesystem, decision: &Decision) -> Summary {
+        let Decision { level, need, plan } = decision;
         Summary {
+            inodes: Inodes::new(it, decision),
             level: *level,
             target_bytes: (it.seen.available + need.bytes).0,
             shortfall_bytes: plan.shortfall.bytes.0,
             deletes: plan.victims.len(),
             frees_bytes: plan.frees.bytes.0,
         }
+    }
+
+    fn shortfall(&self) -> Need {
+        Need { bytes: Bytes(self.shortfall_bytes), inodes: self.inodes.shortfall_inodes }
     }
 }
 
@@ -160,7 +168,7 @@ fn print(out: &mut impl Write, it: &Compared, configurations: &[String; 2]) -> s
             plan.level.to_string(),
             plan.deletes.to_string(),
             Bytes(plan.frees_bytes).to_string(),
-            Bytes(plan.shortfall_bytes).to_string(),
+            plan.shortfall().to_string(),
         ]);
     }
     writeln!(out, "\n{rows}")?;
