@@ -65,7 +65,7 @@ fn build(root: &Path) -> Result<PathBuf> {
     let version = command::output(Command::new("rustc").arg("-vV"))?;
     let host =
         version.lines().find_map(|line| line.strip_prefix("host: ")).context("rustc -vV names no host")?;
-    let mut cargo = Command::new("cargo");
+    let mut cargo = command::cargo();
     cargo.args(["build", "--release", "--locked", "--package", "guard", "--target", host]);
     command::run(cargo.env("RUSTFLAGS", "-C target-feature=+crt-static").current_dir(root))?;
     Ok(command::target_directory()?.join(host).join("release/checkpoint-guard"))
