@@ -378,12 +378,7 @@ impl Agent {
             if !directory.optional {
                 self.shared.health.expect_scan(&directory.path);
             }
-            let outbox = self.outbox.clone();
-            tokio::spawn(async move {
-                tokio::time::sleep(pause).await;
-                // Err: the guard ends.
-                let _ = outbox.send(Happened::Lost(directory));
-            });
+            opener::open_after(pause, directory, self.outbox.clone());
         }
         ControlFlow::Continue(())
     }
@@ -410,7 +405,7 @@ impl Agent {
             }
             return;
         }
-        let path = directory.path.clone();
+        let again = directory.clone();
         let started = Filesystem::start(
             self.shared.clone(),
             self.config.clone(),
@@ -422,7 +417,8 @@ impl Agent {
                 self.loops.insert(dev, handle);
             }
             Err(error) => {
-                tracing::error!(directory = %path.display(), %error, "cannot start watching");
+                tracing::error!(directory = %again.path.display(), %error, "cannot start watching; trying again");
+                opener::open_after(opener::RETRY, again, self.outbox.clone());
             }
         }
     }

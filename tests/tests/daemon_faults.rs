@@ -181,6 +181,31 @@ fn no_descriptor_left() {
     });
 }
 
+#[test]
+fn a_directory_that_appears_while_no_descriptor_is_left_for_its_loop() {
+    let (scene, names) = scene();
+    let away = scene.mount.path().join("away");
+    std::fs::rename(scene.directory(), &away).unwrap();
+    let mut daemon = scene.setting.launch(&[], &mut |_| {});
+    daemon.wait_until("missing it", |daemon| daemon.log().contains("does not exist"));
+    daemon.wait_until("serving", |daemon| daemon.get("/readyz").is_some());
+    let number =
+        |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name().into_string().unwrap();
+    let open: Vec<u64> = std::fs::read_dir(format!("/proc/{}/fd", daemon.pid()))
+        .unwrap()
+        .map(|entry| number(entry).parse().unwrap())
+        .collect();
+    // One to open the directory with, and none more.
+    let free = (0..).find(|number| !open.contains(number)).unwrap();
+    limit_files(daemon.pid().as_raw(), free + 1);
+    std::fs::rename(&away, scene.directory()).unwrap();
+    daemon.wait_until("saying it", |daemon| daemon.log().contains("cannot start watching"));
+    limit_files(daemon.pid().as_raw(), 1024);
+    daemon.wait_until_ready();
+    scene.leave(Bytes::mib(60));
+    check_reclaims_one(&scene, &names, &mut daemon);
+}
+
 fn limit_files(pid: i32, soft: u64) {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: writes the one structure it is given; no new limit is set.

@@ -26,7 +26,7 @@ pub(crate) fn run(options: Options, root: &Path) -> Result<()> {
     command::xtask("setup", root)?;
     command::xtask("build-ebpf", root)?;
     let build = ["build", "--quiet", "--package", "guard", "--package", "tests", "--bins", "--profile"];
-    command::run(Command::new("cargo").args(build).arg(&options.profile).current_dir(root))?;
+    command::run(command::cargo().args(build).arg(&options.profile).current_dir(root))?;
     let bench = command::target_directory()?.join(&options.profile).join("bench");
     // Where docs/ lies.
     let error = Command::new(&bench).args(options.arguments).current_dir(root).exec();

@@ -14,6 +14,19 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// cargo, as it would run from a terminal. What `cargo run` says of us to ourselves is left out: build scripts look at it
+/// (ring's does), and would have everything above them compiled anew each time that somebody builds without us.
+pub(crate) fn cargo() -> Command {
+    let mut cargo = Command::new("cargo");
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            cargo.env_remove(&name);
+        }
+    }
+    cargo
+}
+
 /// Runs another task of this program.
 pub(crate) fn xtask(task: &str, root: &Path) -> Result<()> {
     let this = std::env::current_exe().context("where is this program?")?;

@@ -22,7 +22,7 @@ pub(crate) fn run(options: Options, root: &Path) -> Result<()> {
     command::xtask("setup", root)?;
     command::xtask("build-ebpf", root)?;
     let build = ["build", "--release", "--quiet", "--package", "guard", "--package", "tests", "--bins"];
-    command::run(Command::new("cargo").args(build).current_dir(root))?;
+    command::run(command::cargo().args(build).current_dir(root))?;
     let demo = command::target_directory()?.join("release/demo");
     let error = Command::new(&demo).args(options.arguments).exec();
     Err(error).with_context(|| format!("cannot start {}", demo.display()))

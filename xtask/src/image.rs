@@ -66,7 +66,7 @@ fn build(root: &Path) -> Result<PathBuf> {
     let version = command::output(Command::new("rustc").arg("-vV"))?;
     let host =
         version.lines().find_map(|line| line.strip_prefix("host: ")).context("rustc -vV names no host")?;
-    let mut cargo = Command::new("cargo");
+    let mut cargo = command::cargo();
     cargo.args(["build", "--release", "--locked", "--package", "guard", "--target", host]);
     let target = command::target_directory()?;
     let places = [(root, "/src"), (&target, "/target"), (&cargo_home()?, "/cargo")];

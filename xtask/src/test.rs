@@ -129,7 +129,7 @@ fn vm_test(root: &Path, filter: Option<&str>) -> Result<Command> {
 }
 
 fn cargo(root: &Path, arguments: &[&str]) -> Command {
-    let mut cargo = Command::new("cargo");
+    let mut cargo = command::cargo();
     cargo.args(arguments).current_dir(root);
     cargo
 }

@@ -11,8 +11,8 @@ use crate::agent::Happened;
 use crate::agent::shared::Shared;
 use crate::config::DirectoryConfig;
 
-/// How often to look for a directory that is not there.
-const RETRY: Duration = Duration::from_secs(1);
+/// How often to look for a directory that is not there, or that cannot be watched.
+pub(super) const RETRY: Duration = Duration::from_secs(1);
 
 /// Opens `directory`, trying until it is there, on a thread of its own: on a stuck network or FUSE mount open(2)
 /// hangs, and that must not stop the others.
@@ -21,8 +21,8 @@ const RETRY: Duration = Duration::from_secs(1);
 /// csi-driver#536), for information when it is optional.
 pub(super) fn open(directory: DirectoryConfig, shared: Arc<Shared>, outbox: UnboundedSender<Happened>) {
     let thread = std::thread::Builder::new().name("open".to_owned());
-    let path = directory.path.clone();
-    let ticket = shared.awaited.begin(&path);
+    let ticket = shared.awaited.begin(&directory.path);
+    let (again, later) = (directory.clone(), outbox.clone());
     let spawned = thread.spawn(move || {
         let mut said = None;
         let is_wanted = || !outbox.is_closed() && shared.awaited.is_wanted(&directory.path, ticket);
@@ -52,6 +52,16 @@ pub(super) fn open(directory: DirectoryConfig, shared: Arc<Shared>, outbox: Unbo
         }
     });
     if let Err(error) = spawned {
-        tracing::error!(directory = %path.display(), %error, "cannot start a thread to open the directory");
+        tracing::error!(directory = %again.path.display(), %error, "cannot start a thread to open the directory; trying again");
+        open_after(RETRY, again, later);
     }
+}
+
+/// Has `directory` opened after a while.
+pub(super) fn open_after(pause: Duration, directory: DirectoryConfig, outbox: UnboundedSender<Happened>) {
+    tokio::spawn(async move {
+        tokio::time::sleep(pause).await;
+        // Err: the guard ends.
+        let _ = outbox.send(Happened::Lost(directory));
+    });
 }

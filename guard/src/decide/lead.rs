@@ -32,8 +32,7 @@ impl Lead {
             return Bytes::ZERO;
         }
         let beyond = threshold::minimum_reclaim(thresholds, seen);
-        // Of the minimum reclaim a quarter is left: up to there nothing is taken that would not have gone after the crossing.
-        (written.min(Bytes(beyond.0 / 4 * 3)) + step).min(beyond.max(step))
+        (written + step).min(beyond.max(step))
     }
 }
 
@@ -72,7 +71,7 @@ mod tests {
     #[test]
     fn the_lead_stays_within_the_minimum_reclaim() {
         let beyond = (100 << 30) / 50;
-        check(&[1e12], Bytes::ZERO, Bytes(beyond / 4 * 3));
+        check(&[1e12], Bytes::ZERO, Bytes(beyond));
         check(&[1e12], Bytes::gib(1), Bytes(beyond));
         check(&[1e12], Bytes::gib(3), Bytes::gib(3));
     }

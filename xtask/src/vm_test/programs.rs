@@ -33,7 +33,7 @@ pub(crate) fn build(root: &Path, wanted: &[String], guard: Option<&Path>) -> Res
         Some(guard) => guard.to_owned(),
         None => {
             let build = ["build", "--quiet", "--package", "guard", "--bins"];
-            command::run(Command::new("cargo").args(build).current_dir(root))?;
+            command::run(command::cargo().args(build).current_dir(root))?;
             command::target_directory()?.join("debug/checkpoint-guard")
         }
     };
@@ -41,7 +41,7 @@ pub(crate) fn build(root: &Path, wanted: &[String], guard: Option<&Path>) -> Res
 }
 
 fn executables(root: &Path, names: &[String]) -> Result<Vec<(String, PathBuf)>> {
-    let mut cargo = Command::new("cargo");
+    let mut cargo = command::cargo();
     cargo.args([
         "test",
         "--quiet",
