@@ -342,8 +342,9 @@ fn take_in(fs: &mut Filesystem, braking: &Braking) {
             }
         }
         // Without an episode nobody knows since when a file may be one of ours: it stays.
-        created
-            .extend(refusals.created.into_iter().zip(since).map(|(created, since)| (index, created, since)));
+        if let Some(since) = since {
+            created.extend(refusals.created.into_iter().map(|created| (index, created, since)));
+        }
     }
     for (index, it, since) in created {
         let directory = fs.path_of(index as u16).display().to_string();
