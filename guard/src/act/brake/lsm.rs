@@ -51,6 +51,28 @@ struct Directory {
     problem: Option<String>,
 }
 
+impl State {
+    fn is_wanted(&self) -> bool {
+        self.directories.values().any(|directory| directory.stance != Stance::Off)
+    }
+
+    /// Whether it is time to try.
+    fn is_to_be_attached(&self, now: Monotonic) -> bool {
+        !self.attached && (self.unattached.is_none() || now >= self.again)
+    }
+
+    /// What came of attaching.
+    fn note(&mut self, attached: Result<(), ProbeError>, now: Monotonic) {
+        self.again = Monotonic(now.0 + TRY_AGAIN);
+        let problem = attached.err().map(|error| error.to_string());
+        self.attached = problem.is_none();
+        if let Some(problem) = problem.as_ref().filter(|problem| self.unattached.as_ref() != Some(problem)) {
+            tracing::error!(problem, "the brake's programs cannot be attached; writers are not refused");
+        }
+        self.unattached = problem;
+    }
+}
+
 impl LsmBrake {
     /// Loads the programs. `clock` is `CLOCK_MONOTONIC`. [`LsmBrake::tend`] must run.
     ///
@@ -92,7 +114,12 @@ impl LsmBrake {
         let mut state = self.lock();
         if stance != Stance::Off {
             state.needed = now;
-            self.attach(&mut state, now);
+        }
+        // The kernel takes its time to attach programs: while nobody is to be refused yet, the thread that tends us waits for
+        // it, and no loop does.
+        if stance == Stance::Refusing && state.is_to_be_attached(now) {
+            let attached = self.refusing.attach();
+            state.note(attached, now);
         }
         let Some(directory) = state.directories.get_mut(&key) else { return };
         directory.said = now;
@@ -126,6 +153,13 @@ impl LsmBrake {
         while !stop.load(Ordering::Relaxed) {
             let mut state = self.sleep();
             let now = (self.clock)();
+            if state.is_wanted() && state.is_to_be_attached(now) {
+                drop(state);
+                let attached = self.refusing.attach();
+                state = self.lock();
+                state.note(attached, now);
+            }
+            let now = (self.clock)();
             for (key, directory) in &mut state.directories {
                 if directory.stance == Stance::Refusing {
                     self.lease(*key, directory, now);
@@ -147,23 +181,9 @@ impl LsmBrake {
     /// Until leases are to be renewed, if there are any; sooner when a stance changes.
     fn sleep(&self) -> MutexGuard<'_, State> {
         let state = self.lock();
-        let is_busy =
-            state.attached || state.directories.values().any(|directory| directory.stance != Stance::Off);
+        let is_busy = state.attached || state.is_wanted();
         let time = if is_busy { RENEW_EVERY } else { IDLE };
         self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
-    }
-
-    fn attach(&self, state: &mut State, now: Monotonic) {
-        if state.attached || now < state.again {
-            return;
-        }
-        state.again = Monotonic(now.0 + TRY_AGAIN);
-        let problem = self.refusing.attach().err().map(|error| error.to_string());
-        state.attached = problem.is_none();
-        if let Some(problem) = problem.as_ref().filter(|problem| state.unattached.as_ref() != Some(problem)) {
-            tracing::error!(problem, "the brake's programs cannot be attached; writers are not refused");
-        }
-        state.unattached = problem;
     }
 
     /// Writes the lease that its stance calls for.
