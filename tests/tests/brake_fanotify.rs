@@ -333,6 +333,39 @@ fn an_operator_engages_it_for_a_time_and_releases_it_at_once() {
 }
 
 #[test]
+fn a_release_tells_of_everybody_who_was_refused_up_to_then_and_the_next_of_nobody_else() {
+    const REFUSED: u64 = 5;
+    if !can_brake() {
+        return;
+    }
+    let scene = Scene::new();
+    scene.configure(&settings("fanotify"));
+    let mut daemon = scene.setting.start();
+    File::create(scene.directory().join("there")).unwrap();
+    let mut tell = |names: std::ops::Range<u64>| {
+        assert!(scene.setting.run(&["brake", "engage"]).status.success());
+        // A tick of the filesystem's clock: what is made within the same one may be from before, and stays.
+        daemon.keeps_running_for(Duration::from_millis(20));
+        daemon.wait_until("braking", |_| is_refused(create(&scene, "there")));
+        let refused = names.clone().filter(|it| is_refused(create(&scene, &format!("{it}.tar")))).count();
+        assert_eq!(refused as u64, names.end - names.start);
+        let released = scene.setting.json(&["brake", "release", "--inhibit", "0s"]);
+        assert_eq!(released["items"][0]["engaged"], false, "{released}");
+        let last = daemon.audit().into_iter().rfind(|line| line["kind"] == "Brake").unwrap();
+        assert_eq!(last["engaged"], false, "{last}");
+        last
+    };
+    let first = tell(0..REFUSED);
+    // And the one that showed that the brake is engaged.
+    assert_eq!(first["refusedCalls"], REFUSED + 1, "{first}");
+    assert_eq!(first["writers"].as_array().unwrap().len(), 1, "{first}");
+    let second = tell(0..1);
+    assert_eq!(second["refusedCalls"], 2, "{second}");
+    daemon.wait_until("clear of empty files", |_| (0..REFUSED).all(|it| !scene.has(&format!("{it}.tar"))));
+    assert!(scene.has("there"));
+}
+
+#[test]
 fn a_truncated_archive_of_a_refused_writer_goes_first_and_lets_go_of_the_brake() {
     if !can_brake() || !stops_writes() {
         println!("SKIPPED: writes in progress are stopped since Linux 6.14");

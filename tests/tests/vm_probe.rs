@@ -59,12 +59,8 @@ fn the_best_backend_for_each_filesystem_is_taken_by_itself() {
         println!("{}: {taken} of {attempts:?}", filesystem.as_str());
         let is_usable = |attempt: &&Attempt| attempt.outcome.is_usable();
         let usable: Vec<Backend> = attempts.iter().filter(is_usable).map(|attempt| attempt.backend).collect();
-        assert!(usable.contains(&taken), "{filesystem:?}: {taken} of {usable:?}");
-        match filesystem {
-            Filesystem::Ext4 => assert_eq!(taken, Backend::RawTracepoint),
-            // A kprobe before fexit where fexit does not see io_uring.
-            _ => assert!(taken == usable[0] || taken == usable[1], "{filesystem:?}: {taken} of {usable:?}"),
-        }
+        assert_eq!(Some(&taken), usable.first(), "{filesystem:?}: {usable:?}");
+        assert!(filesystem != Filesystem::Ext4 || taken == Backend::RawTracepoint);
     }
 }
 
