@@ -143,11 +143,11 @@ fn a_directory_that_cannot_be_read_is_said_and_counted() {
     daemon.wait_until("counting it", |daemon| daemon.metric(failures).is_some_and(|count| count >= 1.0));
     assert!(daemon.log().contains("cannot read the directory"), "{}", daemon.log());
     assert!(faults.injected() > 0);
+    let (status, body) = daemon.get("/readyz").unwrap();
+    assert_eq!(status, 503, "it knows nothing of what lies there: {body}");
     check_all_there(&scene, &names, &daemon);
-    // It looks again after a minute; a start looks at once.
     faults.clear();
-    daemon.stop();
-    let mut daemon = scene.setting.start();
+    daemon.wait_until_ready();
     scene.leave(Bytes::mib(60));
     check_reclaims_one(&scene, &names, &mut daemon);
 }

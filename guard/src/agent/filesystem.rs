@@ -161,6 +161,8 @@ struct Due {
 /// A full scan repairs what events did not tell. It costs 1.5 µs per entry, so with 10,000 checkpoints this is
 /// 0.03 % of a core; with more, the scan's own duration stretches the interval.
 const SCAN_EVERY: Duration = Duration::from_secs(60);
+/// After one that failed, which leaves the guard with what it last knew, or with nothing at its start.
+const SCAN_AGAIN: Duration = Duration::from_secs(5);
 /// A scan may take at most this share of the time.
 const SCAN_SHARE: u32 = 500;
 /// How often to make sure that the paths still lead to the directories that are watched.
@@ -540,8 +542,16 @@ impl Filesystem {
         });
         self.dirs.push(dir);
         braking::add(self, usize::from(index));
-        self.scan(usize::from(index));
-        self.shared.health.scanned(&path);
+        match self.directories[usize::from(index)].holds() {
+            Some(_) => {
+                let rest = self.scan(usize::from(index));
+                // Another one may be waiting to be tried again.
+                if rest.is_none() || self.directories.len() == 1 {
+                    self.scan_again_after(rest);
+                }
+            }
+            None => self.shared.health.scanned(&path),
+        }
         self.due.publish = monotonic();
     }
 
@@ -600,7 +610,8 @@ impl Filesystem {
             self.check_places();
         }
         if rescan {
-            (0..self.directories.len()).for_each(|index| self.scan(index));
+            let rests: Vec<_> = (0..self.directories.len()).map(|index| self.scan(index)).collect();
+            self.scan_again_after(rests.into_iter().try_fold(SCAN_EVERY, |most, rest| Some(most.max(rest?))));
         }
         let directories = &self.directories;
         let fd = |index: u16| directories.get(usize::from(index))?.fd.clone();
@@ -628,24 +639,31 @@ impl Filesystem {
         }
     }
 
-    fn scan(&mut self, index: usize) {
+    fn scan_again_after(&mut self, rest: Option<Duration>) {
+        self.due.scan = Monotonic(monotonic().0 + rest.unwrap_or(SCAN_AGAIN));
+    }
+
+    /// Reads a directory in full. How long that is enough for; `None`: it failed.
+    fn scan(&mut self, index: usize) -> Option<Duration> {
         let it = &self.directories[index];
-        let (false, Some(holds)) = (it.gone, it.holds()) else { return };
+        let (false, Some(holds)) = (it.gone, it.holds()) else { return Some(SCAN_EVERY) };
         let began = monotonic();
         let result = self.catalog.scan(index as u16, self.dirs[index].as_fd(), holds);
         let took = monotonic().since(began);
         match result {
             Ok(summary) => {
+                self.shared.health.scanned(&it.config.path);
                 tracing::debug!(directory = %it.config.path.display(), ?summary, ?took, "scanned");
                 self.shared.metrics.filesystem(&self.label).scanned(wall(), took);
                 self.relief.catalog_changed();
+                Some(SCAN_EVERY.max(took * SCAN_SHARE))
             }
             Err(errno) => {
                 tracing::error!(directory = %it.config.path.display(), %errno, "cannot read the directory");
                 self.shared.metrics.filesystem(&self.label).scan_failed();
+                None
             }
         }
-        self.due.scan = Monotonic(monotonic().0 + SCAN_EVERY.max(took * SCAN_SHARE));
     }
 
     /// Looks again at what was in use or had another name: while a need cannot be met, it matters when that ends.
