@@ -163,9 +163,11 @@ fn critical_does_not_wait_for_a_command_that_hangs() {
     let took = began.elapsed();
     assert!(took < Duration::from_secs(2), "{took:?}");
     println!("from critical to the second deletion: {took:?}");
-    assert_eq!(commands(&daemon)[0].1, "given-up");
-    assert!(!is_running(&seconds));
+    let outcomes: Vec<_> = commands(&daemon).into_iter().map(|(_, outcome)| outcome).collect();
+    assert_eq!(outcomes[..2], ["given-up", "given-up"]);
+    // The next one may be waited for: it is no longer critical.
     daemon.stop();
+    assert!(!is_running(&seconds), "what the commands started lives on");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Who is told of deletions: before each a command, after each round a URL.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -228,15 +229,15 @@ pub(super) fn tell(fs: &Filesystem, tried: &[(&Outcome, &Victim)], seen: Option<
     rounds.leave(&round);
 }
 
-/// Runs the command before a deletion, where there is one; an error speaks against the deletion.
-pub(super) fn before(fs: &Filesystem, intent: &Intent<'_>) -> Result<(), Objection> {
+/// Runs the command before a deletion, where there is one; an error speaks against the deletion. `worst` is the worst level
+/// that was seen in this round: what one deletion at critical gives back is not the end of it.
+pub(super) fn before(fs: &Filesystem, intent: &Intent<'_>, worst: &Cell<Level>) -> Result<(), Objection> {
     let Some(config) = &fs.shared.notify.command else { return Ok(()) };
     let measured = &fs.dirs[fs.measured()];
     let is_for_room = matches!(intent.trigger, Trigger::Pressure(_));
-    let mut level = match intent.trigger {
-        Trigger::Pressure(level) => *level,
-        _ => Level::Normal,
-    };
+    if let Trigger::Pressure(level) = intent.trigger {
+        worst.set(worst.get().max(*level));
+    }
     let mut give_up = || {
         // The loop does not turn meanwhile, and is well.
         fs.shared.health.beat(&fs.label, monotonic());
@@ -244,9 +245,9 @@ pub(super) fn before(fs: &Filesystem, intent: &Intent<'_>) -> Result<(), Objecti
             return Some(GivenUp::Stopping);
         }
         if let Ok(seen) = observe(measured) {
-            level = level.max(threshold::level_of(&fs.thresholds, &seen));
+            worst.set(worst.get().max(threshold::level_of(&fs.thresholds, &seen)));
         }
-        match level {
+        match worst.get() {
             Level::Hard | Level::Critical if !is_for_room => Some(GivenUp::Pressed),
             Level::Critical => Some(GivenUp::Critical),
             _ => None,

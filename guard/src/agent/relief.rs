@@ -301,7 +301,8 @@ fn carry_out(
             woken.set(None);
         }
     };
-    let mut first = |intent: &Intent<'_>| notify::before(fs, intent);
+    let worst = Cell::new(Level::Normal);
+    let mut first = |intent: &Intent<'_>| notify::before(fs, intent, &worst);
     let mut context = Context {
         observe: &mut || observe(measured),
         journal: &mut fs.shared.journal(woken),

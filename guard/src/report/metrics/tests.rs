@@ -116,6 +116,7 @@ fn exercise(metrics: &Metrics) {
     metrics.woke(Wake::Budget);
     metrics.audit_failed();
     metrics.panicked();
+    metrics.missing_directories(1);
     metrics.config_loaded(Timestamp::from_second(1_700_000_000).unwrap());
     metrics.config_rejected();
     metrics.cluster_begin();
