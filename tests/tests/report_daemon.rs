@@ -19,7 +19,7 @@ use tests::loopfs::{Filesystem, LoopMount};
 use tests::storm::{Method, Options, Storm, Totals, Until};
 
 /// Families that stay at zero under a storm on a healthy disk, and the test program that moves each and looks at it.
-const QUIET: [(&str, &str); 30] = [
+const QUIET: [(&str, &str); 31] = [
     ("checkpoint_guard_staging_bytes", "daemon_staging"),
     ("checkpoint_guard_announced_bytes", "daemon_staging"),
     ("checkpoint_guard_cluster_current", "cluster_edge"),
@@ -46,6 +46,7 @@ const QUIET: [(&str, &str); 30] = [
     ("checkpoint_guard_dry_run", "notify_webhook"),
     ("checkpoint_guard_backend_degraded", "daemon_surroundings"),
     ("checkpoint_guard_lost_events_total", "daemon_surroundings"),
+    ("checkpoint_guard_loop_panics_total", "daemon_panics"),
     ("checkpoint_guard_missing_directories", "daemon_surroundings"),
     ("checkpoint_guard_scan_failures_total", "daemon_faults"),
     ("checkpoint_guard_audit_failures_total", "daemon_surroundings"),
