@@ -6,7 +6,7 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::process::Command;
 
-use guard::act::extent_size::{Hint, ensure};
+use guard::act::extent_size::{Hint, ensure, fitting};
 use guard::model::Bytes;
 use nix::errno::Errno;
 use tests::loopfs::{Filesystem, LoopMount};
@@ -68,6 +68,14 @@ fn a_hint_costs_a_small_file_nothing() {
 }
 
 #[test]
+fn on_a_small_filesystem_steps_are_small() {
+    assert_eq!(fitting(SIZE, Bytes::gib(100)), SIZE);
+    assert_eq!(fitting(SIZE, Bytes::mib(960)), Bytes::mib(8));
+    assert_eq!(fitting(SIZE, Bytes::mib(20)), Bytes::mib(1));
+    assert_eq!(fitting(Bytes(64 << 10), Bytes::gib(1)), Bytes(64 << 10), "what is smaller stays");
+}
+
+#[test]
 fn what_an_administrator_has_set_stays() {
     let mount = LoopMount::new(Filesystem::Xfs, Bytes::mib(320));
     let directory = File::open(mount.path()).unwrap();
@@ -103,7 +111,8 @@ fn check_daemon(directory: &str, arguments: &[&str], expect: Bytes, log: &str) {
 
 #[test]
 fn the_daemon_sets_it_and_says_so() {
-    check_daemon("", &[], SIZE, "extent size hint");
+    // 1/64 of a filesystem of 272 MiB, rounded down to a power of two.
+    check_daemon("", &[], Bytes::mib(4), "extent size hint");
     check_daemon("extent-size = \"256KiB\"", &[], Bytes(256 << 10), "extent size hint");
 }
 

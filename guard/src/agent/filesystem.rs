@@ -562,6 +562,7 @@ impl Filesystem {
             return None;
         }
         let directory = config.path.display();
+        let size = observe(dir).map_or(size, |seen| extent_size::fitting(size, seen.capacity));
         match extent_size::ensure(dir.as_fd(), size) {
             Ok(hint) => {
                 tracing::info!(%directory, size = %hint.size, was_there = hint.was_there,
