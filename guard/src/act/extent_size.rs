@@ -10,8 +10,9 @@
 //! the hint with it; nothing is left set aside when the file is closed. A file with a hint has no delayed allocation:
 //! each step takes blocks, and the head of an allocation group with them (AGF), which writers and deletions wait for
 //! while it is on its way to the disk, up to 100 ms. So steps should be few, and yet small beside the disk. Four writers
-//! came below the hard threshold by, median and worst of 4 to 5 storms of 6 s: on 1 GiB 16 and 123 MiB with a hint of 1 MiB, 23 and
-//! 32 with 4, 12 and 15 with 8, 40 and 45 with 16; on 2 GiB 170 with 1 MiB, 59 with 8, 34 with 16.
+//! came below the hard threshold of 1 GiB, median and worst of 4 to 5 storms of 6 s in a row, by 16 and 123 MiB with a hint of
+//! 1 MiB, by 23 and 32 with 4, by 40 and 45 with 16; with 8, in 19 storms, by 14 and 76. On 2 GiB, 1 to 3 storms: by 170 with 1 MiB,
+//! 59 with 8, 34 with 16.
 
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
