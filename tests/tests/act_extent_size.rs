@@ -70,7 +70,8 @@ fn a_hint_costs_a_small_file_nothing() {
 #[test]
 fn on_a_small_filesystem_steps_are_small() {
     assert_eq!(fitting(SIZE, Bytes::gib(100)), SIZE);
-    assert_eq!(fitting(SIZE, Bytes::mib(960)), Bytes::mib(8));
+    assert_eq!(fitting(SIZE, Bytes::gib(1) + Bytes::mib(10)), SIZE);
+    assert_eq!(fitting(SIZE, Bytes::mib(960)), Bytes::mib(2));
     assert_eq!(fitting(SIZE, Bytes::mib(20)), Bytes::mib(1));
     assert_eq!(fitting(Bytes(64 << 10), Bytes::gib(1)), Bytes(64 << 10), "what is smaller stays");
 }
@@ -111,8 +112,7 @@ fn check_daemon(directory: &str, arguments: &[&str], expect: Bytes, log: &str) {
 
 #[test]
 fn the_daemon_sets_it_and_says_so() {
-    // 1/64 of a filesystem of 272 MiB, rounded down to a power of two.
-    check_daemon("", &[], Bytes::mib(4), "extent size hint");
+    check_daemon("", &[], Bytes::mib(2), "extent size hint");
     check_daemon("extent-size = \"256KiB\"", &[], Bytes(256 << 10), "extent size hint");
 }
 

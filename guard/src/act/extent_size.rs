@@ -9,10 +9,16 @@
 //! Measured on 6.18 with archives of 16 to 64 MiB written at full speed: the largest step is 64 MiB without a hint and
 //! the hint with it; nothing is left set aside when the file is closed. A file with a hint has no delayed allocation:
 //! each step takes blocks, and the head of an allocation group with them (AGF), which writers and deletions wait for
-//! while it is on its way to the disk, up to 100 ms. So steps should be few, and yet small beside the disk. Four writers
-//! came below the hard threshold of 1 GiB, median and worst of 4 to 5 storms of 6 s in a row, by 16 and 123 MiB with a hint of
-//! 1 MiB, by 23 and 32 with 4, by 40 and 45 with 16; with 8, in 19 storms, by 14 and 76. On 2 GiB, 1 to 3 storms: by 170 with 1 MiB,
-//! 59 with 8, 34 with 16.
+//! while it is on its way to the disk, up to 100 ms. How large steps should be depends on whether the disk is busy. As long as all
+//! that the filesystem can hold may stay dirty in memory, little is on its way to the disk, and small steps are best; where
+//! writeback goes on beside the writers, few are. Four writers beside a hard threshold of 20 %, on a loop device of a
+//! machine with 24 GiB, came below it by so many MiB, median and worst of so many storms of 6 s:
+//!
+//! | filesystem | 1 MiB      | 2 MiB      | 4 MiB      | 8 MiB       | 16 MiB     |
+//! |------------|------------|------------|------------|-------------|------------|
+//! | 1 GiB      | 15, 30 (8) | 13, 43 (31)| 14, 27 (12)| 21, 123 (11)|            |
+//! | 1.5 GiB    |            | 40, 145 (5)|            |             | 29, 48 (5) |
+//! | 2 GiB      |            | 236, 297 (6)| 101, 202 (6)|           | 25, 48 (6) |
 
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
@@ -53,12 +59,18 @@ pub struct Hint {
     pub was_there: bool,
 }
 
-/// The hint for a filesystem of `capacity` where `wanted` is configured: a sixty-fourth of it at most.
+/// All of such a filesystem stays dirty in memory, mostly.
+const SMALL: Bytes = Bytes::gib(1);
+/// The largest step there.
+const ON_A_SMALL_ONE: Bytes = Bytes::mib(2);
+
+/// The hint for a filesystem of `capacity` where `wanted` is configured: a sixty-fourth of it at most, and 2 MiB up to 1 GiB.
 pub fn fitting(wanted: Bytes, capacity: Bytes) -> Bytes {
     const MIN: u64 = 1 << 20;
-    let part = (capacity.0 / 64).max(MIN);
     // A power of two, so that it is a multiple of blocks.
-    Bytes(1 << part.ilog2()).min(wanted)
+    let part = Bytes(1 << (capacity.0 / 64).max(MIN).ilog2());
+    let most = if capacity <= SMALL { ON_A_SMALL_ONE } else { part };
+    most.min(part).min(wanted)
 }
 
 /// Sees to it that files created in the directory `dir` from now on take space in steps of `size`; a hint that is there

@@ -68,7 +68,9 @@ pub const KEYS: &[Key] = &[
         "xfs only. By itself xfs sets aside as much space again as a growing file has, until it is closed; the kubelet \
          counts that as used. The guard sets this extent size hint (`xfs_io -c extsize`) on the directory, unless it \
          has one already, so that a file created in it takes at most this much more than what is written, until it is \
-         closed; on a small filesystem 1/64 of that instead. Small ones make writers and deletions wait for xfs more often. `false`: the directory is left as it is, and the guard keeps 32 MiB more free while writers are fast. Not in directories of layout `staging`.",
+         closed; up to 1 GiB of filesystem 2 MiB instead. On a busy disk small ones make writers and deletions wait for xfs \
+         more often. `false`: the directory is left as it is, and the guard keeps 32 MiB more free while writers are \
+         fast. Not in directories of layout `staging`.",
         "",
     ),
     key("pressure.soft", LEVEL, "", "Reclaim after a grace period. `false` switches the level off.", ""),
