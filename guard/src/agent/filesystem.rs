@@ -1,7 +1,7 @@
 //! The loop of one filesystem: observe, decide, act, report; on a thread of its own, so that a statfs(2) that hangs
 //! or a deletion that takes seconds holds up nobody else.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -9,6 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, atomic::Ordering};
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use tokio::sync::mpsc::UnboundedSender;
@@ -65,8 +66,9 @@ pub(super) struct Directory {
     config: DirectoryConfig,
     /// A descriptor of the same directory for the reader's thread.
     fd: Option<Arc<OwnedFd>>,
-    /// inotify tells of each write to it, because no probe does.
-    writes_ring: bool,
+    /// What inotify tells of it: of each write, because no probe does; or of no file that is closed, because that is asked
+    /// of single files.
+    detail: Detail,
     /// Nothing that can be seen encrypts it; `None` until that was looked into.
     is_unencrypted: Option<bool>,
     /// Its filesystem takes space in steps of this, more than what is written.
@@ -532,14 +534,7 @@ impl Filesystem {
             true => self.limit_steps(&config, &dir).unwrap_or(STEP_WITHOUT_HINT).min(STEP_WITHOUT_HINT),
             false => Bytes::ZERO,
         };
-        self.directories.push(Directory {
-            config,
-            fd,
-            writes_ring: detail == Detail::Writes,
-            is_unencrypted: None,
-            step,
-            gone: false,
-        });
+        self.directories.push(Directory { config, fd, detail, is_unencrypted: None, step, gone: false });
         self.dirs.push(dir);
         braking::add(self, usize::from(index));
         match self.directories[usize::from(index)].holds() {
@@ -634,8 +629,37 @@ impl Filesystem {
             let dir = self.dirs[usize::from(directory)].as_fd();
             let is_written = self.catalog.refresh(directory, dir, holds, &name);
             self.relief.catalog_changed();
-            if is_written && tries > 0 {
-                self.closing.push((directory, name, tries - 1));
+            match is_written {
+                true if tries > 0 => self.closing.push((directory, name, tries - 1)),
+                true => self.await_close(directory, &name),
+                false => self.watcher.iter_mut().for_each(|watcher| watcher.forget(directory, &name)),
+            }
+        }
+    }
+
+    /// Has itself told when a writer closes an archive.
+    fn await_close(&mut self, directory: u16, name: &OsStr) {
+        let index = usize::from(directory);
+        let (it, dir) = (&mut self.directories[index], self.dirs[index].as_fd());
+        let (Some(watcher), Detail::Entries, Some(holds)) = (&mut self.watcher, it.detail, it.holds()) else {
+            return;
+        };
+        match watcher.await_close(dir, directory, name) {
+            Ok(false) | Err(Errno::ENOENT) => {}
+            // The writer may have closed it a moment before.
+            Ok(true) => {
+                if !self.catalog.refresh(directory, dir, holds, name) {
+                    watcher.forget(directory, name);
+                }
+            }
+            Err(errno) => {
+                tracing::warn!(directory = %it.config.path.display(), %errno,
+                    "no inotify watch for a file that is being written (fs.inotify.max_user_watches?); asking of the whole \
+                     directory instead, which makes each write there a little more expensive");
+                it.detail = Detail::Closes;
+                if let Err(errno) = watcher.add(dir, directory, it.detail) {
+                    tracing::warn!(directory = %it.config.path.display(), %errno, "inotify refused");
+                }
             }
         }
     }
@@ -651,6 +675,13 @@ impl Filesystem {
         let began = monotonic();
         let result = self.catalog.scan(index as u16, self.dirs[index].as_fd(), holds);
         let took = monotonic().since(began);
+        if holds == Holds::Archives && it.detail == Detail::Entries {
+            self.catalog
+                .written_in(index as u16)
+                .iter()
+                .for_each(|name| self.await_close(index as u16, name));
+        }
+        let it = &self.directories[index];
         match result {
             Ok(summary) => {
                 self.shared.health.scanned(&it.config.path);
@@ -839,7 +870,8 @@ impl Filesystem {
         }
         let safe = next_look(self.headroom(seen), FASTEST_WRITERS, SLEEP_MIN..=SLEEP_MAX);
         // Where inotify tells of each write there is no hurry once it is listened to; until then, no need to listen.
-        let is_rung = self.directories.iter().any(|it| it.writes_ring && !it.gone) && self.watcher.is_some();
+        let is_rung = self.directories.iter().any(|it| it.detail == Detail::Writes && !it.gone)
+            && self.watcher.is_some();
         match is_rung {
             true if safe > LISTEN_BELOW => Rest { limit: limit.min(safe), hears_directory: false, deaf },
             // Here an event is what a wake is elsewhere.

@@ -23,6 +23,7 @@ use nix::errno::Errno;
 use self::describe::{blank, declare, describe, set_size, version_of};
 use crate::model::{Bytes, Checkpoint, Cluster, Fate, FileId, Inventory, Kind, PodName, States};
 use crate::observe::archive::{self, Contents, Interner};
+use crate::observe::holders::{OpenState, probe_open};
 use crate::observe::reach::Reach;
 use crate::observe::scan::{self, Sort, Stat};
 
@@ -258,11 +259,21 @@ impl Catalog {
                 self.strangers.remove(&(directory, name.into()));
             }
         }
-        let Some(place) = self.find(directory, name) else { return false };
+        let Some(place) = self.find(directory, name) else {
+            return self.strangers.contains_key(&(directory, name.into()))
+                && probe_open(dir, name) == OpenState::Writing;
+        };
         let is_pinned = is_pinned(dir, name);
         let states = &mut self.inventory.checkpoints[place].states;
         states.set(States::PINNED, is_pinned);
         states.contains(States::IN_USE | States::BEING_WRITTEN)
+    }
+
+    /// The names of those in this directory that somebody has open for writing, as of the last look.
+    pub fn written_in(&self, directory: u16) -> Vec<OsString> {
+        let those = self.inventory.checkpoints.iter().filter(|it| it.directory == directory);
+        let written = those.filter(|it| it.states.contains(States::IN_USE | States::BEING_WRITTEN));
+        written.map(|it| OsString::from(&*it.name)).collect()
     }
 
     /// Takes a checkpoint out: it was deleted, or has gone.

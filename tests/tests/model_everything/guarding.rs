@@ -58,7 +58,7 @@ impl Journal for Log {
 impl Guard {
     pub fn new(dir: CheckpointDir, path: &Path) -> Guard {
         let mut watcher = Watcher::new().expect("an inotify instance");
-        watcher.add(dir.as_fd(), 0, Detail::Entries).expect("a watch");
+        watcher.add(dir.as_fd(), 0, Detail::Closes).expect("a watch");
         let catalog = fresh_catalog(path, dir.as_fd());
         Guard { dir, catalog, pressure: Pressure::new(), watcher }
     }
