@@ -22,30 +22,40 @@ pub(crate) fn read<T: Copy + Default>(address: u64, offset: u32) -> T {
     unsafe { bpf_probe_read_kernel(source) }.unwrap_or_default()
 }
 
-/// Address of a `struct inode`.
+/// A `struct inode`.
 #[derive(Clone, Copy)]
-pub(crate) struct Inode(pub(crate) u64);
+pub(crate) struct Inode {
+    address: u64,
+    /// The words from `i_sb` on: on every kernel so far (5.10 to 7.3) the inode number is the fourth, so one call reads both.
+    words: [u64; 4],
+}
 
 impl Inode {
     #[inline(always)]
+    pub(crate) fn at(address: u64) -> Inode {
+        Inode { address, words: read(address, offset!(inode_sb)) }
+    }
+
+    #[inline(always)]
     pub(crate) fn superblock(self) -> u64 {
-        read(self.0, offset!(inode_sb))
+        self.words[0]
     }
 
     #[inline(always)]
     pub(crate) fn number(self) -> u64 {
-        read(self.0, offset!(inode_ino))
+        let is_near = offset!(inode_ino) == offset!(inode_sb) + 24;
+        if is_near { self.words[3] } else { read(self.address, offset!(inode_ino)) }
     }
 
     #[inline(always)]
     pub(crate) fn generation(self) -> u32 {
-        read(self.0, offset!(inode_generation))
+        read(self.address, offset!(inode_generation))
     }
 
     /// The first of its names, `None` when it has none (any more) in the dentry cache.
     #[inline(always)]
     pub(crate) fn first_name(self) -> Option<Dentry> {
-        Dentry::from_alias(read(self.0, offset!(inode_dentry)))
+        Dentry::from_alias(read(self.address, offset!(inode_dentry)))
     }
 }
 
@@ -80,7 +90,7 @@ pub(crate) struct File(pub(crate) u64);
 impl File {
     #[inline(always)]
     pub(crate) fn inode(self) -> Inode {
-        Inode(read(self.0, offset!(file_inode)))
+        Inode::at(read(self.0, offset!(file_inode)))
     }
 
     #[inline(always)]

@@ -110,7 +110,7 @@ impl File {
         // SAFETY: as above.
         let links: u32 = unsafe { load(self.inode(), nlink) };
         // Other names cost helper calls, and hardly any file has them.
-        if links > 1 { filter::directory_of(watched, filesystem, Inode(self.inode())) } else { None }
+        if links > 1 { filter::directory_of(watched, filesystem, Inode::at(self.inode())) } else { None }
     }
 
     #[inline(always)]

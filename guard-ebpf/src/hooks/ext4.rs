@@ -20,7 +20,7 @@ pub(crate) fn ext4_da_reserve_space(context: RawTracePointContext) -> i32 {
     // The kernel refuses to attach a program that reads an argument which the tracepoint has not; the verifier
     // knows the constant and drops the branch.
     let clusters: u64 = if offset!(ext4_reserve_has_count) != 0 { context.arg::<u32>(1).into() } else { 1 };
-    added(Inode(context.arg(0)), |directory| clusters << directory.cluster_bits << directory.block_bits);
+    added(Inode::at(context.arg(0)), |directory| clusters << directory.cluster_bits << directory.block_bits);
     0
 }
 
@@ -28,7 +28,7 @@ pub(crate) fn ext4_da_reserve_space(context: RawTracePointContext) -> i32 {
 #[raw_tracepoint]
 pub(crate) fn ext4_da_release_space(context: RawTracePointContext) -> i32 {
     let clusters: u64 = context.arg::<u32>(1).into();
-    freed(Inode(context.arg(0)), |directory| clusters << directory.cluster_bits << directory.block_bits);
+    freed(Inode::at(context.arg(0)), |directory| clusters << directory.cluster_bits << directory.block_bits);
     0
 }
 
@@ -40,7 +40,9 @@ pub(crate) fn ext4_da_update_reserve_space(context: RawTracePointContext) -> i32
     let clusters: u64 = context.arg::<u32>(1).into();
     let claimed = context.arg::<u32>(2) != 0;
     if !claimed {
-        freed(Inode(context.arg(0)), |directory| clusters << directory.cluster_bits << directory.block_bits);
+        freed(Inode::at(context.arg(0)), |directory| {
+            clusters << directory.cluster_bits << directory.block_bits
+        });
     }
     0
 }
@@ -52,7 +54,7 @@ pub(crate) fn ext4_allocate_blocks(context: RawTracePointContext) -> i32 {
     let request: u64 = context.arg(0);
     if read::<u32>(request, offset!(ext4_request_flags)) & DELALLOC_RESERVED == 0 {
         let clusters: u64 = read::<u32>(request, offset!(ext4_request_len)).into();
-        let inode = Inode(read(request, offset!(ext4_request_inode)));
+        let inode = Inode::at(read(request, offset!(ext4_request_inode)));
         added(inode, |directory| clusters << directory.cluster_bits << directory.block_bits);
     }
     0
@@ -63,14 +65,14 @@ pub(crate) fn ext4_allocate_blocks(context: RawTracePointContext) -> i32 {
 #[raw_tracepoint]
 pub(crate) fn ext4_free_blocks(context: RawTracePointContext) -> i32 {
     let blocks: u64 = context.arg(2);
-    freed(Inode(context.arg(0)), |directory| blocks << directory.block_bits);
+    freed(Inode::at(context.arg(0)), |directory| blocks << directory.block_bits);
     0
 }
 
 /// The file is gone, all its blocks are freed, but not yet what it had only reserved: `(inode)`.
 #[raw_tracepoint]
 pub(crate) fn ext4_free_inode(context: RawTracePointContext) -> i32 {
-    let inode = Inode(context.arg(0));
+    let inode = Inode::at(context.arg(0));
     if let Some(watched) = filter::watched()
         && let Some(directory) = filter::filesystem(watched, inode, Counting::Blocks)
     {

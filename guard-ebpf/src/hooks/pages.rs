@@ -16,7 +16,7 @@ use crate::{budget, filter, hooks, ledger};
 #[raw_tracepoint]
 pub(crate) fn dirty_pages(context: RawTracePointContext) -> i32 {
     let mapping: u64 = context.arg(1);
-    added(Inode(read(mapping, offset!(mapping_host))), || folio_bytes(context.arg(0)));
+    added(Inode::at(read(mapping, offset!(mapping_host))), || folio_bytes(context.arg(0)));
     0
 }
 
