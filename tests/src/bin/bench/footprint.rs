@@ -17,7 +17,8 @@ const ARRIVALS: u64 = 1000;
 
 pub(crate) fn run(options: &Options) -> Result<Section> {
     let idle = Duration::from_secs(options.times(60, 10) as u64);
-    let storm = Duration::from_secs(options.times(60, 10) as u64);
+    let storm = Duration::from_secs(options.times(60, 5) as u64);
+    let counts: &[u64] = if options.quick { &[0, 10_000] } else { &[0, 10_000, 100_000] };
     let mut table = Table::new([
         "checkpoints",
         "resident",
@@ -27,7 +28,7 @@ pub(crate) fn run(options: &Options) -> Result<Section> {
         "threads",
         "descriptors",
     ]);
-    for count in [0, 10_000, 100_000] {
+    for &count in counts {
         eprintln!("{count} checkpoints");
         let scene = Scene::with_inodes(Bytes::gib(2), 400_000, Bytes::mib(16), Bytes::mib(1))?;
         for number in 0..count {
