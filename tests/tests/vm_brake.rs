@@ -11,6 +11,7 @@ use guard::model::{Bytes, Monotonic};
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
 use nix::sys::signal::Signal;
+use nix::time::{ClockId, clock_gettime};
 use tests::brake::{self, Writer, create, median, monotonic, now, settings, until_open};
 use tests::loopfs::{Filesystem, LoopMount};
 use tests::scene::Scene;
@@ -132,6 +133,53 @@ fn engaging_takes_less_than_a_millisecond_and_then_no_write_is_let_through() {
     let took = monotonic() - began;
     assert!(took < Duration::from_millis(20), "{took:?}");
     drop(Writer::start(&mount.path().join("under-way.tar")));
+}
+
+/// The programs run on every read and write of the node while somebody is refused. What that costs others is printed; a
+/// program that followed the path of everybody's file would cost several times as much.
+#[test]
+fn writers_elsewhere_pay_next_to_nothing_while_somebody_is_refused() {
+    const ROUNDS: usize = 15;
+    if !has_lsm() {
+        return;
+    }
+    let [held, elsewhere] = [(); 2].map(|()| LoopMount::new(Filesystem::Tmpfs, Bytes::mib(64)));
+    let directory = held.path().join("checkpoints");
+    std::fs::create_dir(&directory).unwrap();
+    let directory = File::open(&directory).unwrap();
+    let beside = File::create(held.path().join("written")).unwrap();
+    let elsewhere = File::create(elsewhere.path().join("written")).unwrap();
+    let [mut off, mut again, mut outside, mut same] = [(); 4].map(|()| Vec::new());
+    for _ in 0..ROUNDS {
+        off.push(write_over(&elsewhere));
+        let brake = LsmBrake::load(|| Monotonic(monotonic())).unwrap();
+        let key = brake.watch(directory.as_fd()).unwrap();
+        brake.set(key, Stance::Refusing);
+        outside.push(write_over(&elsewhere));
+        same.push(write_over(&beside));
+        drop(brake);
+        again.push(write_over(&elsewhere));
+    }
+    let [off, again, outside, same] = [off, again, outside, same].map(|times| median(times).as_secs_f64());
+    println!(
+        "4 KiB while somebody is refused: on another filesystem {:.3}, on the same {:.3} times as long; noise {:.3}",
+        outside / off,
+        same / off,
+        again / off
+    );
+    assert!(outside < off * 1.5 && same < off * 1.5, "{outside} and {same} s, {off} s without");
+}
+
+/// Processor time of two thousand writes over what is there.
+fn write_over(mut file: &File) -> Duration {
+    let piece = [7; 4096];
+    let busy = || Duration::from(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap());
+    let began = busy();
+    for _ in 0..2000 {
+        file.rewind().unwrap();
+        file.write_all(&piece).unwrap();
+    }
+    busy() - began
 }
 
 #[test]
