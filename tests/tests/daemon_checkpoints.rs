@@ -10,6 +10,7 @@ use tests::archives::Archive;
 use tests::loopfs::{Filesystem, LoopMount};
 use tests::sampler::Sampler;
 use tests::scene::{Scene, TARGET, directory_table, hour_of_2026, make_old};
+use tests::setting::Daemon;
 
 const UNHURRIED: &str = "[eviction]\nmin-age = \"0s\"";
 
@@ -207,6 +208,26 @@ fn case_13_a_truncated_one_is_first_in_line_but_not_while_it_is_young() {
     let lines = daemon.audit();
     let line = lines.iter().find(|line| line["outcome"] == "deleted").unwrap();
     assert!(line["reason"].as_str().unwrap().contains("incomplete"), "{line}");
+}
+
+/// No event tells that a complete one is opened once more: the engine overwrites in place when two checkpoints fall into one
+/// second.
+#[test]
+fn one_that_is_written_over_is_known_as_what_it_is_now() {
+    let scene = Scene::new();
+    let name = scene.archive("web", 1, Bytes::mib(4));
+    scene.configure("");
+    let mut daemon = scene.setting.start();
+    daemon.wait_until_ready();
+    let shown = |daemon: &Daemon| daemon.metric("checkpoint_guard_checkpoints_bytes{namespace=\"team\"}");
+    daemon.wait_until("counting", |daemon| shown(daemon).is_some_and(|bytes| bytes >= f64::from(4 << 20)));
+    let mut file = File::options().append(true).open(scene.directory().join(name)).unwrap();
+    file.write_all(&vec![1; 8 << 20]).unwrap();
+    daemon.wait_until("seeing it grow", |daemon| {
+        shown(daemon).is_some_and(|bytes| bytes >= f64::from(12 << 20))
+    });
+    drop(file);
+    daemon.keeps_running_for(Duration::from_millis(300));
 }
 
 #[test]

@@ -156,7 +156,14 @@ impl Model {
                 picked(world, number).into_iter().for_each(|place| world.toggle_reader(place))
             }
             Op::Link(number) => picked(world, number).into_iter().for_each(|place| world.toggle_link(place)),
-            Op::Append(number) => picked(world, number).into_iter().for_each(|place| world.append(place)),
+            Op::Append(number) => {
+                for place in picked(world, number) {
+                    world.append(place);
+                    self.guard
+                        .iter_mut()
+                        .for_each(|guard| guard.rewritten.push(world.entries[place].name.clone().into()));
+                }
+            }
             Op::Delete(number) => picked(world, number).into_iter().for_each(|place| world.delete(place)),
             Op::Replace(number) => picked(world, number).into_iter().for_each(|place| world.replace(place)),
             Op::Leave { percent } => {

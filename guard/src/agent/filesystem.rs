@@ -186,6 +186,9 @@ const STEP_WITHOUT_HINT: Bytes = Bytes::mib(32);
 const HAND_BACK_EVERY: Duration = Duration::from_millis(50);
 /// A writer who is not out of the kernel's books after so many turns has opened the file again.
 const CLOSING_TRIES: u32 = 50;
+/// So many looks at one that somebody has just begun to write: what tells that he has closed it may have been asked for
+/// between the two steps of closing ([`Filesystem::refresh`]).
+const OPENING_TRIES: u32 = 3;
 /// What happens in the directories, and what the reader has read, is taken in this often at most: in a storm of small files
 /// a look at all that came is cheaper than a look at each. A budget that is used up does not wait for it, and a decision
 /// takes in what has happened until then.
@@ -609,6 +612,12 @@ impl Filesystem {
             let rests: Vec<_> = (0..self.directories.len()).map(|index| self.scan(index)).collect();
             self.scan_again_after(rests.into_iter().try_fold(SCAN_EVERY, |most, rest| Some(most.max(rest?))));
         }
+        if self.catalog.lacks_leases() {
+            let asked = |it: &Directory| it.detail == Detail::Entries && it.holds() == Some(Holds::Archives);
+            let those: Vec<_> =
+                (0..self.directories.len()).filter(|at| asked(&self.directories[*at])).collect();
+            those.into_iter().for_each(|index| self.ask_for_closes(index));
+        }
         let directories = &self.directories;
         let fd = |index: u16| directories.get(usize::from(index))?.fd.clone();
         if self.reader.exchange(&mut self.catalog, fd) > 0 {
@@ -620,7 +629,7 @@ impl Filesystem {
     /// Looks at one entry again. The kernel tells that a writer has closed a file a moment before it takes the writer out
     /// of its books (`fsnotify_close` is the first step of `__fput`), and nothing tells the end of that moment: so up to
     /// `tries` more looks are taken, one a turn.
-    fn refresh(&mut self, directory: u16, name: OsString, tries: u32) {
+    pub(super) fn refresh(&mut self, directory: u16, name: OsString, tries: u32) {
         let Some(it) = self.directories.get(usize::from(directory)) else { return };
         if it.config.layout == Layout::Staging {
             self.shared.staging.poke();
@@ -646,21 +655,29 @@ impl Filesystem {
         };
         match watcher.await_close(dir, directory, name) {
             Ok(false) | Err(Errno::ENOENT) => {}
-            // The writer may have closed it a moment before.
-            Ok(true) => {
-                if !self.catalog.refresh(directory, dir, holds, name) {
-                    watcher.forget(directory, name);
-                }
-            }
+            // The writer may have closed it a moment before, or be about to have closed it.
+            Ok(true) => match self.catalog.refresh(directory, dir, holds, name) {
+                true => self.closing.push((directory, name.to_owned(), OPENING_TRIES)),
+                false => watcher.forget(directory, name),
+            },
             Err(errno) => {
                 tracing::warn!(directory = %it.config.path.display(), %errno,
                     "no inotify watch for a file that is being written (fs.inotify.max_user_watches?); asking of the whole \
                      directory instead, which makes each write there a little more expensive");
-                it.detail = Detail::Closes;
-                if let Err(errno) = watcher.add(dir, directory, it.detail) {
-                    tracing::warn!(directory = %it.config.path.display(), %errno, "inotify refused");
-                }
+                self.ask_for_closes(index);
+                self.closing.push((directory, name.to_owned(), OPENING_TRIES));
             }
+        }
+    }
+
+    /// Has itself told of every file of a directory that a writer closes.
+    fn ask_for_closes(&mut self, index: usize) {
+        let (it, dir) = (&mut self.directories[index], self.dirs[index].as_fd());
+        it.detail = Detail::Closes;
+        if let Some(watcher) = &mut self.watcher
+            && let Err(errno) = watcher.add(dir, index as u16, it.detail)
+        {
+            tracing::warn!(directory = %it.config.path.display(), %errno, "inotify refused");
         }
     }
 
@@ -676,10 +693,8 @@ impl Filesystem {
         let result = self.catalog.scan(index as u16, self.dirs[index].as_fd(), holds);
         let took = monotonic().since(began);
         if holds == Holds::Archives && it.detail == Detail::Entries {
-            self.catalog
-                .written_in(index as u16)
-                .iter()
-                .for_each(|name| self.await_close(index as u16, name));
+            let written = self.catalog.written_in(index as u16, self.dirs[index].as_fd());
+            written.iter().for_each(|name| self.await_close(index as u16, name));
         }
         let it = &self.directories[index];
         match result {
@@ -836,10 +851,15 @@ impl Filesystem {
             && (!has_staging || self.staging.as_ref().is_some_and(Watched::is_exact))
     }
 
-    /// Says whose checkpoints have grown.
-    fn take_growth(&self) {
+    /// Says whose checkpoints have grown, and looks again at those that were thought to be complete.
+    fn take_growth(&mut self) {
         for watched in [&self.watched, &self.staging].into_iter().flatten() {
             self.shared.growths.take(watched.slot(), self.catalog.inventory());
+        }
+        let slot = self.watched.as_ref().map(Watched::slot);
+        let rewritten = slot.map(|slot| self.shared.growths.rewritten(slot, self.catalog.inventory()));
+        for (directory, name) in rewritten.unwrap_or_default() {
+            self.refresh(directory, name, 0);
         }
     }
 

@@ -1,6 +1,7 @@
 //! Who writes how much: a thread reads the kernel's ledger, the loops say whose checkpoints the files are.
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +12,7 @@ use crate::agent::priority;
 use crate::agent::probing::Probing;
 use crate::agent::staging::Staging;
 use crate::decide::growth::{Grown, GrowthTracker};
-use crate::model::{Bytes, FileId, Growth, Inventory, KnownBy, Monotonic, Owner};
+use crate::model::{Bytes, Checkpoint, FileId, Growth, Inventory, Kind, KnownBy, Monotonic, Owner, States};
 use crate::observe::attribution::{Names, Resolver};
 use crate::observe::probe::{LedgerEntry, Slot, Writer};
 use crate::observe::scan;
@@ -22,6 +23,8 @@ pub(super) struct Growths {
     tracker: Mutex<GrowthTracker>,
     /// By slot: what the loop has not yet said whose it is.
     mail: Mutex<HashMap<Slot, Vec<FileGrowth>>>,
+    /// By slot: files that were written since the loop asked last.
+    written: Mutex<HashMap<Slot, HashSet<FileId>>>,
     /// Directories of pod checkpoints, whose files are no entries of the inventory.
     trees: Mutex<Vec<(PathBuf, Arc<OwnedFd>)>>,
 }
@@ -89,6 +92,18 @@ impl Growths {
         lock(&self.trees).retain(|(known, _)| known != path);
     }
 
+    /// The directories and names of those archives of `inventory` that were written although it has them as complete. No
+    /// event tells that an archive is opened once more: one that is asked of all files of a directory makes each write to
+    /// them more expensive ([`crate::observe::inotify`]).
+    pub(super) fn rewritten(&self, slot: Slot, inventory: &Inventory) -> Vec<(u16, OsString)> {
+        let Some(files) = lock(&self.written).remove(&slot) else { return Vec::new() };
+        let complete =
+            |it: &&Checkpoint| it.kind == Kind::Archive && !it.states.contains(States::BEING_WRITTEN);
+        let checkpoints = inventory.checkpoints.iter().filter(complete);
+        let written = checkpoints.filter(|it| files.contains(&it.file));
+        written.map(|it| (it.directory, OsString::from(&*it.name))).collect()
+    }
+
     /// Takes in what was written for `slot`, whose checkpoints are those of `inventory`.
     pub(super) fn take(&self, slot: Slot, inventory: &Inventory) {
         let Some(mail) = lock(&self.mail).remove(&slot) else { return };
@@ -135,8 +150,8 @@ struct LedgerReader {
     staging: Arc<Staging>,
     resolver: Resolver,
     names: Names,
-    /// What the ledger said of each file.
-    known: HashMap<FileId, Bytes>,
+    /// What the ledger said of each file, and when it was written last.
+    known: HashMap<FileId, (Bytes, Monotonic)>,
     /// Which pod checkpoint a file belongs to; a file that belongs to none to itself.
     within: HashMap<FileId, FileId>,
     /// What had been written in all at the last reading.
@@ -176,10 +191,17 @@ impl LedgerReader {
         self.find_trees(&entries);
         let mut known = HashMap::with_capacity(entries.len());
         for entry in &entries {
-            let before = self.known.get(&entry.file).copied().unwrap_or_default();
+            let (before, last) = self.known.get(&entry.file).copied().unwrap_or_default();
+            if entry.last != last {
+                let mut written = lock(&self.growths.written);
+                let written = written.entry(entry.slot).or_default();
+                if written.len() < MAIL_MAX {
+                    written.insert(entry.file);
+                }
+            }
             // Whoever writes to one that was swept is counted from zero.
             if idle_since.is_none_or(|idle_since| entry.last >= idle_since) {
-                known.insert(entry.file, entry.bytes);
+                known.insert(entry.file, (entry.bytes, entry.last));
             }
             let bytes = entry.bytes.saturating_sub(before);
             if !bytes.is_zero() {

@@ -372,7 +372,11 @@ fn take_in(fs: &mut Filesystem, plan: &Plan, round: &Round) {
                     FailureOrRefusal::Failure(cause) => fs.shared.metrics.deletion_failed(cause),
                     FailureOrRefusal::Refusal(cause) => fs.shared.metrics.deletion_refused(cause),
                 }
-                fs.catalog.set_states(directory, &name, state_after(refused));
+                match refused {
+                    // Into what, no event needs to have told.
+                    Refused::Changed(_) => fs.refresh(directory, name.into(), 0),
+                    _ => fs.catalog.set_states(directory, &name, state_after(refused)),
+                }
             }
         }
     }
@@ -426,9 +430,8 @@ fn state_after(refused: &Refused) -> States {
         Refused::Pinned(_) => States::PINNED,
         Refused::InUse { .. } => States::IN_USE,
         Refused::Linked => States::LINKED,
-        // An event or the next scan tells what it is now.
-        Refused::Changed(_) => States::BEING_WRITTEN,
-        Refused::Gone
+        Refused::Changed(_)
+        | Refused::Gone
         | Refused::NotACheckpoint(_)
         | Refused::CannotProve(_)
         | Refused::CommandFailed(_)

@@ -146,6 +146,7 @@ pub struct Catalog {
     /// What each directory holds that no checkpoint can be, as of its last scan: links, special files, other directories.
     others: HashMap<u16, usize>,
     revision: u64,
+    lacks_leases: bool,
 }
 
 impl Catalog {
@@ -269,11 +270,23 @@ impl Catalog {
         states.contains(States::IN_USE | States::BEING_WRITTEN)
     }
 
-    /// The names of those in this directory that somebody has open for writing, as of the last look.
-    pub fn written_in(&self, directory: u16) -> Vec<OsString> {
+    /// The names of those in this directory that somebody has open for writing, as of the last look; of what is no checkpoint
+    /// by its name, only what has not been read yet, as of now.
+    pub fn written_in(&self, directory: u16, dir: BorrowedFd<'_>) -> Vec<OsString> {
         let those = self.inventory.checkpoints.iter().filter(|it| it.directory == directory);
         let written = those.filter(|it| it.states.contains(States::IN_USE | States::BEING_WRITTEN));
-        written.map(|it| OsString::from(&*it.name)).collect()
+        let strangers = self.strangers.iter().filter(|((place, name), stranger)| {
+            *place == directory
+                && stranger.content != Content::Read
+                && probe_open(dir, name) == OpenState::Writing
+        });
+        let names = written.map(|it| OsString::from(&*it.name));
+        names.chain(strangers.map(|((_, name), _)| name.into())).collect()
+    }
+
+    /// Whether files turned out to be on a filesystem without leases, so that nothing tells who has them open.
+    pub fn lacks_leases(&self) -> bool {
+        self.lacks_leases
     }
 
     /// Takes a checkpoint out: it was deleted, or has gone.

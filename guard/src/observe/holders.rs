@@ -23,7 +23,9 @@ pub enum OpenState {
     Reading,
     /// Somebody has it open for writing.
     Writing,
-    /// Not a regular file, gone, not readable for us, or on a filesystem without leases.
+    /// Its filesystem has no leases.
+    NoLeases,
+    /// Not a regular file, gone, or not readable for us.
     Unknown,
 }
 
@@ -43,11 +45,11 @@ pub fn probe_open(directory: impl AsFd, name: &OsStr) -> OpenState {
     let exclusive = Lease::exclusive(&file).map(drop);
     match exclusive {
         Ok(()) => OpenState::Free,
-        Err(NoLease::Unsupported(_)) => OpenState::Unknown,
+        Err(NoLease::Unsupported(_)) => OpenState::NoLeases,
         Err(NoLease::Held) => match Lease::shared(&file) {
             Ok(_) => OpenState::Reading,
             Err(NoLease::Held) => OpenState::Writing,
-            Err(NoLease::Unsupported(_)) => OpenState::Unknown,
+            Err(NoLease::Unsupported(_)) => OpenState::NoLeases,
         },
     }
 }

@@ -1,6 +1,6 @@
 //! The guard as its loop drives it, with time and statfs from the model.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -27,6 +27,8 @@ pub struct Guard {
     pub catalog: Catalog,
     pub pressure: Pressure,
     watcher: Watcher,
+    /// What the ledger would tell: written although they were complete.
+    pub rewritten: Vec<OsString>,
 }
 
 /// The audit log, and the ids that it has given out.
@@ -58,24 +60,40 @@ impl Journal for Log {
 impl Guard {
     pub fn new(dir: CheckpointDir, path: &Path) -> Guard {
         let mut watcher = Watcher::new().expect("an inotify instance");
-        watcher.add(dir.as_fd(), 0, Detail::Closes).expect("a watch");
+        watcher.add(dir.as_fd(), 0, Detail::Entries).expect("a watch");
         let catalog = fresh_catalog(path, dir.as_fd());
-        Guard { dir, catalog, pressure: Pressure::new(), watcher }
+        let mut this = Guard { dir, catalog, pressure: Pressure::new(), watcher, rewritten: Vec::new() };
+        this.await_writers();
+        this
+    }
+
+    /// Looks at one entry, and awaits its writer if it has one.
+    fn look(&mut self, directory: u16, name: &OsStr) {
+        let mut look = || self.catalog.refresh(directory, self.dir.as_fd(), Holds::Archives, name);
+        let is_awaited = look() && self.watcher.await_close(self.dir.as_fd(), directory, name).is_ok();
+        if !is_awaited || !look() {
+            self.watcher.forget(directory, name);
+        }
+    }
+
+    fn await_writers(&mut self) {
+        let written = self.catalog.written_in(0, self.dir.as_fd());
+        written.iter().for_each(|name| self.look(0, name));
     }
 
     /// Takes in what events, the scan and the reader tell.
     pub fn catch_up(&mut self, mut rescan: bool) {
         for event in self.watcher.drain() {
             match event {
-                Event::Entry { directory, name, .. } => {
-                    self.catalog.refresh(directory, self.dir.as_fd(), Holds::Archives, &name);
-                }
+                Event::Entry { directory, name, .. } => self.look(directory, &name),
                 Event::Overflow => rescan = true,
                 Event::Written | Event::DirectoryGone { .. } => {}
             }
         }
+        std::mem::take(&mut self.rewritten).iter().for_each(|name| self.look(0, name));
         if rescan {
             self.catalog.scan(0, self.dir.as_fd(), Holds::Archives).expect("a healthy directory");
+            self.await_writers();
         }
         self.catalog.look_again(0, self.dir.as_fd());
         read_all(&mut self.catalog, &self.dir);

@@ -58,6 +58,7 @@ impl Catalog {
     pub(super) fn settle(&mut self, place: usize, dir: BorrowedFd<'_>) {
         let checkpoint = &mut self.inventory.checkpoints[place];
         let state = probe_open(dir, &checkpoint.name);
+        self.lacks_leases |= state == OpenState::NoLeases;
         let is_restoring = self.cluster.declared(checkpoint).is_some_and(|it| it.restoring);
         let is_open = matches!(state, OpenState::Reading | OpenState::Writing);
         checkpoint.states.set(States::IN_USE, is_open || is_restoring);
