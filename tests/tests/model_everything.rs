@@ -157,7 +157,7 @@ impl Model {
             }
             Op::Link(number) => picked(world, number).into_iter().for_each(|place| world.toggle_link(place)),
             Op::Append(number) => {
-                for place in picked(world, number) {
+                if let Some(place) = picked(world, number) {
                     world.append(place);
                     self.guard
                         .iter_mut()

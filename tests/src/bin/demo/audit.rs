@@ -15,7 +15,8 @@ pub(crate) struct Deleted {
     pub namespace: String,
     pub trigger: String,
     pub reason: String,
-    pub freed: Bytes,
+    /// What it held: beside writers, less than that shows as more available.
+    pub held: Bytes,
     pub available_before: Bytes,
 }
 
@@ -65,7 +66,7 @@ fn deleted(record: &Value) -> Option<Deleted> {
         namespace: text("namespace"),
         trigger: text("trigger"),
         reason: text("reason"),
-        freed: bytes("freedBytes"),
+        held: bytes("sizeBytes"),
         available_before: bytes("availableBeforeBytes"),
     })
 }
@@ -85,13 +86,13 @@ mod tests {
 
         let record = |name: &str, outcome: &str| {
             format!(
-                r#"{{"kind":"Deletion","phase":"outcome","outcome":"{outcome}","name":"{name}","freedBytes":7}}"#
+                r#"{{"kind":"Deletion","phase":"outcome","outcome":"{outcome}","name":"{name}","sizeBytes":7}}"#
             )
         };
         let (first, second) = (record("a", "deleted"), record("b", "spared"));
         std::fs::write(&path, format!("{first}\n{}", &second[..10])).unwrap();
         let names = |log: &mut AuditLog| -> Vec<_> {
-            log.deletions().unwrap().into_iter().map(|deleted| (deleted.name, deleted.freed.0)).collect()
+            log.deletions().unwrap().into_iter().map(|deleted| (deleted.name, deleted.held.0)).collect()
         };
         assert_eq!(names(&mut log), [("a".to_owned(), 7)]);
 

@@ -91,13 +91,13 @@ impl Picture {
 }
 
 fn tell(deleted: &Deleted) -> String {
-    let Deleted { name, namespace, trigger, reason, freed, .. } = deleted;
+    let Deleted { name, namespace, trigger, reason, held, .. } = deleted;
     // The name without what all of them have in common.
     let short = name.strip_prefix("checkpoint-").unwrap_or(name);
     let pod = short.split('_').next().unwrap_or(short);
     // The sentence goes on with its sources and numbers, which the audit log has; here a line is a line.
     let why = reason.split(" (").next().unwrap_or(reason);
-    format!("    {trigger:<8} deleted {namespace}/{pod} {freed:>8}: {why}")
+    format!("    {trigger:<8} deleted {namespace}/{pod} {held:>8}: {why}")
 }
 
 fn progress(frame: &Frame<'_>) -> String {

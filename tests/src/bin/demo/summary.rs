@@ -190,14 +190,14 @@ impl Guarded {
         for deleted in &self.deletions {
             let entry = by_trigger.entry(&deleted.trigger).or_default();
             entry.0 += 1;
-            entry.1 += deleted.freed;
+            entry.1 += deleted.held;
             *by_namespace.entry(&deleted.namespace).or_default() += 1;
             let target = summary.target(&deleted.trigger);
             needless += u64::from(target.is_some_and(|target| deleted.available_before >= target));
         }
         write!(f, "  deleted       {}", self.deletions.len())?;
-        for (trigger, (count, freed)) in &by_trigger {
-            write!(f, "; {trigger} {count} ({freed})")?;
+        for (trigger, (count, held)) in &by_trigger {
+            write!(f, "; {trigger} {count} ({held})")?;
         }
         write!(f, "\n                by namespace:")?;
         for (namespace, count) in &by_namespace {
