@@ -793,6 +793,11 @@ impl Filesystem {
         announced
     }
 
+    /// How much is on its way here, as of the last look.
+    pub(super) fn on_its_way(&self) -> Bytes {
+        self.announced.as_ref().map_or(Bytes::ZERO, |announced| announced.bytes)
+    }
+
     /// Tells what has arrived while nothing is known to be on its way: it may have come and gone between two looks.
     fn account_arrivals(&mut self, now: Monotonic) {
         if now >= self.due.arrivals && !self.shared.staging.is_idle() && self.is_destination() {
@@ -835,8 +840,7 @@ impl Filesystem {
             watched.arm(if self.staging.is_some() { Bytes(left.0 / 2) } else { left }, now);
         }
         if self.is_destination() {
-            let announced = self.announced.as_ref().map_or(Bytes::ZERO, |announced| announced.bytes);
-            self.shared.staging.set_room(left.saturating_sub(announced));
+            self.shared.staging.set_room(left.saturating_sub(self.on_its_way()));
         }
         if let Some(staging) = &self.staging {
             let step = Bytes(self.shared.staging.room().0 / 2).max(STAGING_STEP);
@@ -931,7 +935,7 @@ impl Filesystem {
         }
         let now = monotonic();
         let inodes = threshold::headroom(&self.thresholds, Signal::InodesFree, seen).unwrap_or(0);
-        let announced = self.announced.as_ref().map_or(Bytes::ZERO, |announced| announced.bytes);
+        let announced = self.on_its_way();
         metrics.announced(announced);
         metrics.set(&FilesystemState {
             observation: seen,

@@ -16,6 +16,7 @@ use crate::agent::notify;
 use crate::agent::shared::reaction;
 use crate::agent::showing::subject;
 use crate::decide::brake::{Race, Reclaim};
+use crate::decide::outlook::{self, Outlook};
 use crate::decide::{self, Request, protection, staging, threshold};
 use crate::model::{
     Bytes, Checkpoint, Cluster, Kind, Level, Monotonic, Need, Observation, Plan, States, Trigger, Victim,
@@ -163,7 +164,12 @@ pub(super) fn relieve(
         if let Some(announced) = on_its_way.filter(|_| need != crossed.max(ahead)) {
             staging::explain(&mut plan, announced);
         }
-        fs.shared.metrics.planned(monotonic().since(began));
+        let now = monotonic();
+        let until = |left| fs.forecast.until(left, now);
+        if let Some(outlook) = Outlook::after(level, &fs.thresholds, &seen, fs.forecast.rate(now), until) {
+            outlook::explain(&mut plan, &outlook);
+        }
+        fs.shared.metrics.planned(now.since(began));
         let round = carry_out(fs, &plan, Some(seen), &mut woken);
         let progress = round.outcomes.iter().any(|outcome| matches!(outcome.verdict, Verdict::Deleted(_)));
         take_in(fs, &plan, &round);

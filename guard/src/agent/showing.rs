@@ -90,7 +90,9 @@ fn snapshot(fs: &Filesystem, seen: &Observation) -> FilesystemSnapshot {
         size_bytes: seen.capacity.0,
         available_bytes: seen.available.0,
         inodes: seen.inodes.map(|it| InodesSnapshot { total: it.total, free: it.free }),
-        thresholds: thresholds(&fs.thresholds, seen, |left| fs.forecast.until(left, now)),
+        thresholds: thresholds(&fs.thresholds, seen, |left| {
+            fs.forecast.until(left.saturating_sub(fs.on_its_way()), now)
+        }),
         headroom_bytes: threshold::headroom(&fs.thresholds, Signal::Available, seen),
         fill_bytes_per_second: fs.forecast.rate(now).0,
         unreclaimable_bytes: fs.relief.unreclaimable().bytes.0,

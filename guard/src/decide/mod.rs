@@ -13,6 +13,7 @@ pub mod growth;
 mod laws;
 pub mod lead;
 pub mod loss;
+pub mod outlook;
 pub mod pressure;
 pub mod protection;
 pub mod slow;

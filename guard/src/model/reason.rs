@@ -29,6 +29,13 @@ pub enum DeleteReason {
         /// Why this one.
         reason: Box<DeleteReason>,
     },
+    /// The filesystem fills, and something worse is near.
+    Foreseen {
+        /// How fast, and what: a sentence.
+        outlook: Arc<str>,
+        /// Why this one.
+        reason: Box<DeleteReason>,
+    },
 }
 
 /// What put a checkpoint among the first in the order.
@@ -225,6 +232,7 @@ impl fmt::Display for DeleteReason {
                 write!(f, "{limit} ({rule}); {} old, frees {frees}", Coarse(*age))
             }
             DeleteReason::Announced { why, reason } => write!(f, "{why}; {reason}"),
+            DeleteReason::Foreseen { outlook, reason } => write!(f, "{reason}; {outlook}"),
         }
     }
 }
