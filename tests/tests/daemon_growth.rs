@@ -60,6 +60,11 @@ fn what_lies_deep_in_a_pod_checkpoint_counts_for_its_namespace() {
         let series = "checkpoint_guard_growth_bytes_per_second{namespace=\"team-prod\"}";
         daemon.metric(series).is_some_and(|rate| rate > 1e6)
     });
+    let list = scene.setting.json(&["list", "--namespace", "team-*"]);
+    assert_eq!(list["growth"][0]["namespace"], "team-prod", "{list}");
+    let table = String::from_utf8(scene.setting.run(&["list"]).stdout).unwrap();
+    assert!(table.lines().any(|line| line.starts_with("growing: team-prod ")), "{table}");
+    assert!(scene.setting.json(&["list", "--namespace", "ci"])["growth"].as_array().unwrap().is_empty());
     let unknown = daemon.metric("checkpoint_guard_growth_bytes_per_second{namespace=\"unknown\"}");
     assert!(unknown.unwrap_or(0.0) < 1e5, "{unknown:?} bytes a second of nobody");
 }

@@ -1,6 +1,7 @@
 //! `checkpoint-guard list`: the catalog.
 
 use std::io::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
 
 use serde::Serialize;
@@ -9,11 +10,14 @@ use crate::agent::clock;
 use crate::cli::{Common, Output, node, table};
 use crate::model::Bytes;
 use crate::report::record::{API_VERSION, CheckpointRecord};
+use crate::report::snapshot::NamespaceGrowth;
+use crate::report::socket::{Client, ClientError, Reply, Request};
 
 /// Arguments of `list`.
 ///
 /// Looks at the configured directories itself: needs no daemon, and no more rights than to read them. Without root
-/// it cannot tell who has an archive open.
+/// it cannot tell who has an archive open. Where a daemon runs and may be asked (root), its last line tells whose
+/// checkpoints are growing, and how fast.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// How to print.
@@ -46,6 +50,9 @@ struct List {
     api_version: &'static str,
     kind: &'static str,
     items: Vec<CheckpointRecord>,
+    /// Absent where no daemon can be asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    growth: Option<Vec<NamespaceGrowth>>,
 }
 
 /// Prints the catalog.
@@ -75,16 +82,44 @@ pub fn run(args: Args, common: &Common) -> anyhow::Result<ExitCode> {
         first.then_with(|| (a.created_at, &a.directory, &a.name).cmp(&(b.created_at, &b.directory, &b.name)))
     });
     let foreign: usize = filesystems.iter().map(|filesystem| filesystem.inventory.foreign).sum();
+    let mut growth = config.socket.path.as_deref().and_then(|path| growth(path).ok()?);
+    if let (Some(growth), Some(pattern)) = (&mut growth, &wanted) {
+        growth.retain(|it| pattern.matches(it.namespace.as_deref().unwrap_or_default()));
+    }
     let mut out = std::io::stdout().lock();
     match args.output {
         Output::Json => {
-            let list = List { api_version: API_VERSION, kind: "CheckpointList", items };
+            let list = List { api_version: API_VERSION, kind: "CheckpointList", items, growth };
             serde_json::to_writer_pretty(&mut out, &list)?;
             writeln!(out)?;
         }
-        Output::Table => print(&mut out, &items, foreign, args.wide)?,
+        Output::Table => {
+            print(&mut out, &items, foreign, args.wide)?;
+            print_growth(&mut out, &growth.unwrap_or_default())?;
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What the daemon knows of growth; `None` when it counts nothing.
+fn growth(socket: &Path) -> Result<Option<Vec<NamespaceGrowth>>, ClientError> {
+    let request = Request::Watch { interval_milliseconds: 1000 };
+    match Client::ask(socket, &request)? {
+        Reply::Snapshot(snapshot) => {
+            let told = snapshot.filesystems.into_iter().find_map(|filesystem| filesystem.growth);
+            Ok(told.map(|growth| growth.namespaces))
+        }
+        _ => Ok(None),
+    }
+}
+
+fn print_growth(out: &mut impl std::io::Write, growth: &[NamespaceGrowth]) -> std::io::Result<()> {
+    let growing = growth.iter().filter(|it| it.bytes_per_second > 0);
+    let rates = growing.map(|it| {
+        format!("{} {}/s", it.namespace.as_deref().unwrap_or("unknown"), Bytes(it.bytes_per_second))
+    });
+    let rates: Vec<_> = rates.collect();
+    if rates.is_empty() { Ok(()) } else { writeln!(out, "growing: {}", rates.join(", ")) }
 }
 
 fn print(
