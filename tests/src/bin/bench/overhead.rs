@@ -39,7 +39,9 @@ struct Work {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// Another filesystem.
+    /// A filesystem of another kind: tmpfs.
+    Elsewhere,
+    /// Another filesystem of the same kind.
     Unrelated,
     /// The filesystem of the watched directory, beside it.
     Beside,
@@ -49,12 +51,13 @@ enum Place {
     Over,
 }
 
-const WORKS: [Work; 7] = [
-    Work::small("4 KiB to another filesystem", Place::Unrelated, 1.02),
+const WORKS: [Work; 8] = [
+    Work::small("4 KiB to a tmpfs", Place::Elsewhere, 1.02),
+    Work::small("4 KiB to another ext4", Place::Unrelated, 1.02),
     Work::small("4 KiB to the same filesystem", Place::Beside, 1.06),
     Work::small("4 KiB to the watched directory", Place::Watched, 1.10),
     Work::small("4 KiB over what is there", Place::Over, 1.03),
-    Work::large("1 MiB to another filesystem", Place::Unrelated),
+    Work::large("1 MiB to another ext4", Place::Unrelated),
     Work::large("1 MiB to the same filesystem", Place::Beside),
     Work::large("1 MiB to the watched directory", Place::Watched),
 ];
@@ -93,6 +96,7 @@ struct Measured {
 pub(crate) fn run(options: &Options) -> Result<Section> {
     let watched = Scene::new(Filesystem::Ext4, Bytes::gib(1), Bytes::mib(16), Bytes::mib(1))?;
     let unrelated = Scene::new(Filesystem::Ext4, Bytes::gib(1), Bytes::mib(16), Bytes::mib(1))?;
+    let elsewhere = Scene::new(Filesystem::Tmpfs, Bytes::mib(256), Bytes::mib(16), Bytes::mib(1))?;
     let over = prepare_over(&watched)?;
     let rounds = options.times(60, 10);
     // By watcher and work.
@@ -108,6 +112,7 @@ pub(crate) fn run(options: &Options) -> Result<Section> {
                     continue;
                 }
                 let directory = match work.place {
+                    Place::Elsewhere => elsewhere.directory(),
                     Place::Unrelated => unrelated.directory(),
                     Place::Beside => watched.root().to_owned(),
                     Place::Watched | Place::Over => watched.directory(),
