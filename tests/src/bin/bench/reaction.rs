@@ -37,8 +37,8 @@ pub(crate) fn run(options: &Options) -> Result<Section> {
     };
     let off = "[probe]\nmode = \"off\"\n";
     let inotify = measure_guard("guard, without eBPF", off, options.times(100, 20), Duration::from_secs(3))?;
-    let debounce = measure_rival(options.times(10, 3), |_, _| Rhythm::Debounce(QUIET))?;
-    let poll = measure_rival(options.times(10, 3), |number, of| {
+    let debounce = measure_rival(options.times(10, 2), |_, _| Rhythm::Debounce(QUIET))?;
+    let poll = measure_rival(options.times(10, 2), |number, of| {
         // Where in the interval the disk fills up is chance; here each part of the interval has its turn.
         let first = POLL.mul_f64((number as f64 + 0.5) / of as f64);
         Rhythm::Poll { interval: POLL, first }
