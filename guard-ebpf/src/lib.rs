@@ -166,7 +166,8 @@ pub struct Offsets {
     pub folio_flags: u32,
     /// The bit in it that marks a folio of several pages
     pub folio_large_bit: u32,
-    /// The byte that holds such a folio's order; 0 where pages are counted one by one
+    /// The byte that holds such a folio's order, from its beginning, maybe in the second page; 0 where pages are counted
+    /// one by one
     pub folio_order: u32,
     /// Base 2 logarithm of the page size
     pub page_bits: u32,

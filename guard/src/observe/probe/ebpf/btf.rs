@@ -147,6 +147,13 @@ impl Btf {
         Ok(offset)
     }
 
+    /// Bytes of a structure.
+    pub(super) fn size(&self, structure: &str) -> Result<u32, ProbeError> {
+        let this = self.named(kind::STRUCT, structure);
+        this.map(|this| this.target)
+            .ok_or_else(|| ProbeError::Unfamiliar { missing: format!("struct {structure}") })
+    }
+
     /// Byte offset and type of a member.
     fn member(&self, this: Type, name: &str) -> Option<(u32, u32)> {
         if this.kind != kind::STRUCT && this.kind != kind::UNION {
@@ -203,12 +210,37 @@ fn details_len(kind: u32, count: usize) -> usize {
     }
 }
 
+/// Name, bytes, and members with their byte offsets.
+#[cfg(test)]
+pub(super) type Structure<'a> = (&'a str, u32, &'a [(&'a str, u32)]);
+
+#[cfg(test)]
+impl Btf {
+    /// Of a kernel that has these structures and this enumerator.
+    pub(super) fn of_structures(structures: &[Structure<'_>], enumerator: (&str, u32)) -> Btf {
+        let mut strings = "\0".to_owned();
+        let mut string = |name: &str| {
+            strings.push_str(name);
+            strings.push('\0');
+            (strings.len() - name.len() - 1) as u32
+        };
+        let mut types = vec![0, kind::ENUM << 24 | 1, 4, string(enumerator.0), enumerator.1];
+        for (name, size, members) in structures {
+            types.extend([string(name), kind::STRUCT << 24 | members.len() as u32, *size]);
+            members.iter().for_each(|(name, at)| types.extend([string(name), 1, at * 8]));
+        }
+        let mut btf = Btf::empty();
+        btf.add(&tests::encoded(&types, &strings)).expect("it is well formed");
+        btf
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     /// BTF with these types (three words each, then details) and strings.
-    fn encoded(types: &[u32], strings: &str) -> Vec<u8> {
+    pub(super) fn encoded(types: &[u32], strings: &str) -> Vec<u8> {
         let types_len = types.len() as u32 * 4;
         let header = [MAGIC | 1 << 16, 24, 0, types_len, types_len, strings.len() as u32];
         let mut data: Vec<u8> = header.iter().chain(types).flat_map(|word| word.to_le_bytes()).collect();

@@ -13,6 +13,8 @@ pub(super) struct Layout {
     /// Whether ext4's structures are known. They are not when it is a module that describes itself nowhere (before
     /// Linux 5.11) or that was not loaded yet.
     pub(super) knows_ext4: bool,
+    /// Whether the page cache's structures are known.
+    pub(super) knows_pages: bool,
     /// Program and tracepoint for dirty pages.
     pub(super) dirty_pages: (&'static str, &'static str),
     /// Programs and tracepoints for direct I/O; none on a kernel that has no such tracepoints.
@@ -32,7 +34,10 @@ pub(super) fn of_kernel() -> Result<Layout, ProbeError> {
     btf.add_module("ext4")?;
     let mut offsets = Offsets { page_bits: page_bits(), ..Offsets::default() };
     tree(&btf, &mut offsets)?;
-    pages(&btf, &mut offsets)?;
+    let knows_pages = pages(&btf, &mut offsets).inspect_err(|error| {
+        tracing::info!(%error, "pages of the page cache are not counted");
+    });
+    let knows_pages = knows_pages.is_ok();
     let knows_ext4 = ext4(&btf, &mut offsets).is_ok();
     let has = |(_, tracepoint): &(&str, &str)| btf.tracepoint_arguments(tracepoint).is_some();
     let dirty_pages = if has(&names::DIRTY_FOLIOS) { names::DIRTY_FOLIOS } else { names::DIRTY_PAGES };
@@ -44,7 +49,16 @@ pub(super) fn of_kernel() -> Result<Layout, ProbeError> {
     let mapped = mapped(&btf, &mut offsets).is_ok();
     let io_uring = io_uring(&btf, &mut offsets).unwrap_or(false);
     offsets.may_probe = u32::from(!super::super::surroundings::Lockdown::read().hides_kernel_memory());
-    Ok(Layout { offsets, knows_ext4, dirty_pages, direct_io, calls: calls(&btf), mapped, io_uring })
+    Ok(Layout {
+        offsets,
+        knows_ext4,
+        knows_pages,
+        dirty_pages,
+        direct_io,
+        calls: calls(&btf),
+        mapped,
+        io_uring,
+    })
 }
 
 /// The functions that have the arguments which the programs expect.
@@ -110,14 +124,20 @@ fn pages(btf: &Btf, offsets: &mut Offsets) -> Result<(), ProbeError> {
     match btf.offset("folio", "flags") {
         Ok(flags) => {
             offsets.folio_flags = flags;
-            // The order was a byte of its own up to Linux 6.5, then became the low byte of `_flags_1`.
-            offsets.folio_order =
-                btf.offset("folio", "_folio_order").or_else(|_| btf.offset("folio", "_flags_1"))?;
+            offsets.folio_order = folio_order(btf)?;
         }
         // Before folios the tracepoint is told of one page at a time.
         Err(_) => offsets.folio_flags = btf.offset("page", "flags")?,
     }
     Ok(())
+}
+
+/// The byte with the order of a large folio. Up to Linux 6.0 it lies in the second page, up to 6.5 it is a member of the
+/// folio, then it became the low byte of `_flags_1`.
+fn folio_order(btf: &Btf) -> Result<u32, ProbeError> {
+    let second_page = || Ok(btf.size("page")? + btf.offset("page", "compound_order")?);
+    let own = btf.offset("folio", "_folio_order").or_else(|_| btf.offset("folio", "_flags_1"));
+    own.or_else(|unfamiliar| second_page().map_err(|_: ProbeError| unfamiliar))
 }
 
 fn direct_io(btf: &Btf, offsets: &mut Offsets) -> Result<(), ProbeError> {
@@ -138,4 +158,45 @@ fn ext4(btf: &Btf, offsets: &mut Offsets) -> Result<(), ProbeError> {
 fn page_bits() -> u32 {
     let size = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE);
     size.ok().flatten().map_or(12, |size| size.unsigned_abs().trailing_zeros())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What [`pages`] reads, where a folio has these members and a page, of 64 bytes, those.
+    fn kernel(folio: &[(&str, u32)], page: &[(&str, u32)]) -> Btf {
+        let mapping = ("address_space", 8, &[("host", 0)][..]);
+        let mut structures = vec![mapping, ("page", 64, page)];
+        if !folio.is_empty() {
+            structures.push(("folio", 128, folio));
+        }
+        Btf::of_structures(&structures, ("PG_head", 16))
+    }
+
+    #[track_caller]
+    fn check(folio: &[(&str, u32)], page: &[(&str, u32)], order: Option<u32>) {
+        let mut offsets = Offsets::default();
+        let known = pages(&kernel(folio, page), &mut offsets);
+        assert_eq!(known.is_ok().then_some(offsets.folio_order), order, "{known:?}");
+    }
+
+    #[test]
+    fn the_order_of_a_folio_is_found_in_every_kernel_or_pages_are_not_counted() {
+        // Linux 5.10: one page at a time.
+        check(&[], &[("flags", 0), ("compound_order", 17)], Some(0));
+        // 5.16 to 6.0, 6.1 to 6.5, since 6.6.
+        check(&[("flags", 0)], &[("flags", 0), ("compound_order", 17)], Some(64 + 17));
+        check(&[("flags", 0), ("_flags_1", 64), ("_folio_order", 81)], &[("flags", 0)], Some(81));
+        check(&[("flags", 0), ("_flags_1", 64)], &[("flags", 0)], Some(64));
+        check(&[("flags", 0)], &[("flags", 0)], None);
+    }
+
+    #[test]
+    fn the_running_kernel_is_known() {
+        match of_kernel() {
+            Ok(layout) => assert!(layout.knows_pages, "{:?}", layout.offsets),
+            Err(error) => eprintln!("skipped: {error}"),
+        }
+    }
 }

@@ -95,7 +95,8 @@ pub(super) fn candidates(kind: FsType, layout: &Layout) -> Vec<Way> {
     }
     // What lies in memory has no writeback, and writes to an overlay reach another filesystem, where they look like
     // anybody's.
-    if ![statfs::TMPFS_MAGIC, statfs::OVERLAYFS_SUPER_MAGIC, RAMFS_MAGIC].contains(&kind) {
+    let has_pages = ![statfs::TMPFS_MAGIC, statfs::OVERLAYFS_SUPER_MAGIC, RAMFS_MAGIC].contains(&kind);
+    if has_pages && layout.knows_pages {
         ways.push(Way::Pages);
     }
     ways
@@ -137,6 +138,7 @@ mod tests {
         Layout {
             offsets,
             knows_ext4: true,
+            knows_pages: true,
             dirty_pages: names::DIRTY_FOLIOS,
             direct_io: &names::DIRECT_IO,
             calls,
@@ -160,5 +162,7 @@ mod tests {
         check(statfs::TMPFS_MAGIC, true, &[Way::Calls, requests("shmem_file_write_iter")]);
         check(statfs::OVERLAYFS_SUPER_MAGIC, true, &[Way::Calls, requests("ovl_write_iter")]);
         check(statfs::NFS_SUPER_MAGIC, true, &[Way::Calls, Way::Pages]);
+        let without_pages = Layout { knows_pages: false, ..layout(true) };
+        assert_eq!(candidates(statfs::EXT4_SUPER_MAGIC, &without_pages), ext4[..3]);
     }
 }
