@@ -255,10 +255,35 @@ fn a_guard_that_ends_in_order_for_an_upgrade_releases_and_the_next_one_brakes() 
     let scene = helpless();
     let mut daemon = scene.setting.start();
     wait_for_brake(&scene, &mut daemon);
-    daemon.stop();
+    daemon.signal(Signal::SIGTERM);
+    assert!(daemon.wait().success());
     assert!(!is_refused(create(&scene, "between.tar")));
+    check_released(&daemon, "the guard ends");
     let mut daemon = scene.setting.start();
     wait_for_brake(&scene, &mut daemon);
+}
+
+/// The last line about the brake: why it was released, and that it had refused.
+#[track_caller]
+fn check_released(daemon: &Daemon, reason: &str) {
+    let last = daemon.audit().into_iter().rfind(|line| line["kind"] == "Brake").unwrap();
+    assert_eq!((&last["engaged"], &last["reason"]), (&false.into(), &reason.into()), "{last}");
+    assert!(last["refusedCalls"].as_u64().unwrap() >= 1, "{last}");
+    assert!(!last["directories"].as_array().unwrap().is_empty(), "{last}");
+}
+
+#[test]
+fn a_directory_that_goes_while_it_is_held_ends_with_who_was_refused() {
+    if !can_brake() {
+        return;
+    }
+    let scene = helpless();
+    let mut daemon = scene.setting.start();
+    wait_for_brake(&scene, &mut daemon);
+    std::fs::rename(scene.directory(), scene.mount.path().join("elsewhere")).unwrap();
+    let is_release = |line: &serde_json::Value| line["kind"] == "Brake" && line["engaged"] == false;
+    daemon.wait_until("releasing", |daemon| daemon.audit().iter().any(is_release));
+    check_released(&daemon, "no directory is held there any more");
 }
 
 #[test]
@@ -330,6 +355,41 @@ fn an_operator_engages_it_for_a_time_and_releases_it_at_once() {
     assert!(String::from_utf8_lossy(&elsewhere.stderr).contains("none of the watched directories"));
     assert!(scene.setting.run(&["brake", "release", "--inhibit", "0s"]).status.success());
     wait_for_brake(&scene, &mut daemon);
+}
+
+/// A `[[directory]]` in which no checkpoints lie, and nothing else is configured.
+fn only_staging() -> Scene {
+    let scene = brake::helpless(LoopMount::new(Filesystem::Ext4, Bytes::mib(256)), "fanotify");
+    scene.configure_fully(&format!(
+        "layout = \"staging\"\n[pressure]\nsoft = false\nhard = {{ available = \"64MiB\" }}\n\
+         critical = {{ available = \"16MiB\" }}\nkubelet-config = \"off\"\n{}",
+        settings("fanotify")
+    ));
+    scene
+}
+
+#[test]
+fn where_no_directory_is_held_nobody_says_that_writers_are_refused() {
+    if !can_brake() {
+        return;
+    }
+    let scene = only_staging();
+    let mut daemon = scene.setting.start();
+    daemon.wait_until("saying that nobody can be refused", |daemon| daemon.log().contains("cannot be"));
+    let directory = scene.directory();
+    let engage = ["brake", "engage", "--output", "json", "--filesystem", directory.to_str().unwrap()];
+    let engaged = scene.setting.run(&engage);
+    assert_eq!(engaged.status.code(), Some(1), "{engaged:?}");
+    let told: serde_json::Value = serde_json::from_slice(&engaged.stdout).unwrap();
+    assert_eq!(told["items"][0]["engaged"], false, "{told}");
+    assert!(told["items"][0]["problem"].as_str().unwrap().contains("staging"), "{told}");
+    let all = scene.setting.run(&["brake", "engage"]);
+    assert_eq!(all.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&all.stderr).contains("none of the watched directories is one"));
+    assert!(!is_refused(create(&scene, "free.tar")));
+    assert!(daemon.audit().iter().all(|line| line["kind"] != "Brake"));
+    assert_eq!(daemon.metric("checkpoint_guard_brake_engaged"), Some(0.0));
+    assert_eq!(daemon.log().matches("writers would be refused, and cannot be").count(), 1);
 }
 
 #[test]

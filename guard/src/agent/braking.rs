@@ -1,7 +1,7 @@
 //! The brake of one filesystem: lets the backend follow what `decide` says, and reports what was refused.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::agent::priority;
 use crate::agent::shared::Shared;
 use crate::config::BrakeMode;
 use crate::decide::Brake;
-use crate::decide::brake::{Change, Sight, is_near};
+use crate::decide::brake::{Change, Ending, Sight, is_near};
 use crate::model::{Bytes, Monotonic, Observation};
 use crate::report::audit::{Event, Refusals};
 use crate::report::metrics::FilesystemLabel;
@@ -97,8 +97,12 @@ impl Braking {
 #[derive(Debug, Default)]
 pub(super) struct FilesystemBrake {
     decision: Brake,
-    /// The directories that it holds, by their place.
+    /// The directories that it holds, by their place. While there is none, it is not engaged.
     keys: Vec<(usize, Key)>,
+    /// Why a directory is not held.
+    unheld: Option<String>,
+    /// That nobody is refused though it is time, because no directory is held.
+    has_said_unheld: bool,
     stance: Stance,
     /// The largest checkpoint that lay there lately.
     largest: Bytes,
@@ -113,6 +117,7 @@ pub(super) struct FilesystemBrake {
 #[derive(Debug)]
 struct Episode {
     began: Timestamp,
+    directories: Vec<String>,
     writers: Vec<RefusedWriter>,
     cleared: u64,
 }
@@ -139,23 +144,60 @@ pub(super) fn add(fs: &mut Filesystem, index: usize) {
     let Some(braking) = fs.shared.braking.clone() else { return };
     let Some(nested) = fs.holds_nested(index) else { return };
     match braking.backend.watch(std::os::fd::AsFd::as_fd(&fs.dirs[index]), nested) {
-        Ok(key) => fs.brake.keys.push((index, key)),
+        Ok(key) => {
+            braking.backend.set(key, fs.brake.stance);
+            fs.brake.keys.push((index, key));
+            fs.brake.has_said_unheld = false;
+        }
         Err(error) => {
-            tracing::error!(directory = %fs.path_of(index as u16).display(), %error, "no brake here")
+            let directory = fs.path_of(index as u16).display().to_string();
+            tracing::error!(directory, %error, "no brake here");
+            fs.brake.unheld = Some(format!("{directory}: {error}"));
         }
     }
+}
+
+/// Why nobody can be refused here; `None` when somebody can.
+fn why_unheld(fs: &Filesystem) -> Option<String> {
+    const STAGING: &str =
+        "the brake does not hold directories of layout = \"staging\", and there is no other";
+    let is_unheld = fs.brake.keys.is_empty();
+    is_unheld.then(|| fs.brake.unheld.clone().filter(|_| may_hold(fs)).unwrap_or_else(|| STAGING.to_owned()))
+}
+
+/// Whether checkpoints lie in any of the directories.
+fn may_hold(fs: &Filesystem) -> bool {
+    (0..fs.dirs.len()).any(|index| fs.holds_nested(index).is_some())
 }
 
 /// Lets go of it.
 pub(super) fn let_go(fs: &mut Filesystem, index: usize) {
     let Some(braking) = fs.shared.braking.clone() else { return };
+    // What it has refused is told before nobody can be asked any more.
+    if fs.brake.keys.iter().all(|(place, _)| *place == index) {
+        finish(fs, &braking, Ending::Unheld);
+    } else {
+        take_in(fs, &braking);
+    }
     for (_, key) in fs.brake.keys.extract_if(.., |(place, _)| *place == index) {
         braking.backend.forget(key);
     }
 }
 
+/// Releases it, if it is engaged: nobody can be refused any more.
+fn finish(fs: &mut Filesystem, braking: &Braking, ending: Ending) {
+    let Some(change) = fs.brake.decision.end(ending) else { return };
+    take(fs, braking, Stance::Off);
+    take_in(fs, braking);
+    report(fs, braking, change, fs.available_lately());
+}
+
 /// Lets go of everything; the loop ends.
 pub(super) fn end(fs: &mut Filesystem) {
+    if let Some(braking) = fs.shared.braking.clone() {
+        let is_stopped = fs.shared.stop.load(Ordering::Relaxed);
+        finish(fs, &braking, if is_stopped { Ending::Stopped } else { Ending::Unheld });
+    }
     for index in 0..fs.dirs.len() {
         let_go(fs, index);
     }
@@ -230,6 +272,10 @@ pub(super) async fn ask(shared: &Shared, filesystem: Option<String>, wish: Wish)
         Some(filesystem) if items.is_empty() => {
             refuse(format!("{filesystem:?} is none of the watched directories; `brake status` lists them"))
         }
+        None if items.is_empty() && matches!(wish, Wish::Engage(_)) => refuse(
+            "none of the watched directories is one that the brake holds (layout = \"staging\" is not)"
+                .to_owned(),
+        ),
         _ => Reply::Brake { mode: braking.backend.as_str().to_owned(), items },
     }
 }
@@ -244,7 +290,10 @@ pub(super) fn obey(fs: &mut Filesystem, ask: Ask) {
     };
     let now = monotonic();
     let change = match ask.wish {
+        // Nobody meant those where no checkpoints lie.
+        Wish::Engage(_) | Wish::Release(_) if ask.filesystem.is_none() && !may_hold(fs) => return,
         Wish::Tell => None,
+        Wish::Engage(_) if fs.brake.keys.is_empty() => None,
         Wish::Engage(time) => fs.brake.decision.engage(time, now),
         Wish::Release(inhibited) => fs.brake.decision.release(inhibited, now),
     };
@@ -278,7 +327,7 @@ fn record(fs: &Filesystem, braking: &Braking, directories: Vec<String>, now: Mon
         refused_calls: writers.iter().map(|writer| writer.calls).sum(),
         refused_bytes: writers.iter().map(|writer| writer.bytes).sum(),
         stops_writes: abilities.iter().map(|ability| ability.stops_writes).reduce(|all, one| all && one),
-        problem: abilities.into_iter().find_map(|ability| ability.problem),
+        problem: why_unheld(fs).or_else(|| abilities.into_iter().find_map(|ability| ability.problem)),
     }
 }
 
@@ -294,7 +343,17 @@ pub(super) fn follow(fs: &mut Filesystem, seen: &Observation) {
     let now = monotonic();
     let is_off = fs.config.brake == BrakeMode::Off || fs.shared.dry_run;
     let sight = Sight { seen, policy: &fs.thresholds, reclaim: fs.relief.reclaim() };
-    let change = if is_off { fs.brake.decision.switch_off() } else { fs.brake.decision.observe(&sight, now) };
+    let change = match fs.brake.decision.clone().observe(&sight, now) {
+        _ if is_off => fs.brake.decision.switch_off(),
+        Some(Change::Engage(cause)) if fs.brake.keys.is_empty() => {
+            if !std::mem::replace(&mut fs.brake.has_said_unheld, true) {
+                let (filesystem, problem) = (fs.label.as_str(), why_unheld(fs));
+                tracing::error!(filesystem, reason = %cause, problem, "writers would be refused, and cannot be");
+            }
+            None
+        }
+        _ => fs.brake.decision.observe(&sight, now),
+    };
     apply(fs, &braking, seen, is_off);
     if let Some(change) = change {
         report(fs, &braking, change, seen.available);
@@ -375,7 +434,8 @@ fn report(fs: &mut Filesystem, braking: &Braking, change: Change, available: Byt
     let (engaged, reason, episode) = match change {
         Change::Engage(cause) => {
             let began = wall();
-            fs.brake.episode = Some(Episode { began, writers: Vec::new(), cleared: 0 });
+            let directories = fs.directory_names();
+            fs.brake.episode = Some(Episode { began, directories, writers: Vec::new(), cleared: 0 });
             tracing::error!(filesystem, mode, %available, reason = %cause, "writers into the checkpoint directories are refused");
             (true, cause.to_string(), None)
         }
@@ -393,8 +453,10 @@ fn report(fs: &mut Filesystem, braking: &Braking, change: Change, available: Byt
         writers: writers.iter().map(|it| (it.comm.as_str(), it.calls, it.bytes).into()).collect(),
         cleared_files: episode.cleared,
     });
+    // At the end it may have none any more.
+    let directories = episode.as_ref().map_or_else(|| fs.directory_names(), |it| it.directories.clone());
     fs.shared.record(&Event::Brake {
-        directories: &fs.directory_names(),
+        directories: &directories,
         engaged,
         mode,
         reason: &reason,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::cli::{Common, Misconfigured, Output, table};
+use crate::cli::{Common, FAILED, Misconfigured, Output, table};
 use crate::config::{format_duration, parse_duration};
 use crate::decide::brake::{ENGAGED_FOR, INHIBITED};
 use crate::model::Bytes;
@@ -28,6 +28,8 @@ enum Action {
     /// Show whether writers are refused, why, since when, and how many calls.
     Status(Which),
     /// Refuse writers into the checkpoint directories from now on, whatever the level.
+    ///
+    /// Exit code 1 where nobody is refused all the same; the last column says why.
     Engage {
         #[command(flatten)]
         which: Which,
@@ -91,6 +93,8 @@ pub fn run(args: Args, common: &Common) -> anyhow::Result<ExitCode> {
     let Reply::Brake { mode, items } = Client::ask(&socket, &request)? else {
         anyhow::bail!("the daemon answered something else; is it of another version than this command?");
     };
+    let is_unmet = |item: &BrakeRecord| !item.engaged || item.problem.is_some();
+    let is_engaging = matches!(request, Request::BrakeEngage { .. });
     let mut out = std::io::stdout().lock();
     match output {
         Output::Json => {
@@ -100,7 +104,8 @@ pub fn run(args: Args, common: &Common) -> anyhow::Result<ExitCode> {
         }
         Output::Table => writeln!(out, "{}", rows(&mode, &items))?,
     }
-    Ok(ExitCode::SUCCESS)
+    let has_failed = is_engaging && items.iter().any(is_unmet);
+    Ok(if has_failed { ExitCode::from(FAILED) } else { ExitCode::SUCCESS })
 }
 
 fn rows(mode: &str, items: &[BrakeRecord]) -> comfy_table::Table {

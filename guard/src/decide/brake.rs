@@ -77,6 +77,10 @@ pub enum Ending {
     Expired,
     /// The configuration has no critical threshold any more, or switches the brake off.
     Configuration,
+    /// The guard ends.
+    Stopped,
+    /// No directory of the filesystem is held any more.
+    Unheld,
 }
 
 /// For people: ends the sentence "writers are no longer refused: …".
@@ -87,6 +91,8 @@ impl fmt::Display for Ending {
             Ending::Operator => "an operator released the brake",
             Ending::Expired => "the time for which an operator had engaged the brake is over",
             Ending::Configuration => "the configuration in force has no brake",
+            Ending::Stopped => "the guard ends",
+            Ending::Unheld => "no directory is held there any more",
         })
     }
 }
@@ -199,6 +205,13 @@ impl Brake {
         let before = self.engaged();
         *self = Brake::new();
         self.change(before, Ending::Configuration)
+    }
+
+    /// Nobody can be refused any more, for this reason. For how long an operator does not want it to engage is remembered.
+    pub fn end(&mut self, ending: Ending) -> Option<Change> {
+        let before = self.engaged();
+        (self.automatic, self.manual) = (None, None);
+        self.change(before, ending)
     }
 
     /// When [`observe`](Brake::observe) would change something though nothing else does.
@@ -416,6 +429,19 @@ mod tests {
         let mut story = Story::begin();
         story.brake.release(INHIBITED, at(0));
         assert_eq!(story.brake.engage(Some(ENGAGED_FOR), at(1)), engage(Cause::Operator));
+    }
+
+    #[test]
+    fn it_ends_when_nobody_can_be_refused_any_more() {
+        let mut story = Story::begin();
+        assert_eq!(story.brake.end(Ending::Stopped), None, "nobody was refused");
+        story.sees(0, "10GiB", Helpless, engage(Cause::Helpless));
+        story.brake.engage(Some(ENGAGED_FOR), at(1));
+        assert_eq!(story.brake.end(Ending::Unheld), release(Ending::Unheld));
+        assert_eq!(story.brake, Brake::new());
+        story.brake.release(INHIBITED, at(2));
+        story.brake.end(Ending::Unheld);
+        assert_eq!(story.brake.inhibited_until(at(3)), Some(at(602)));
     }
 
     #[test]

@@ -203,8 +203,20 @@ impl Fanotify {
                 helper.into_iter().for_each(Helper::end);
             }
         }
+        self.stand_down();
         let helper = self.lock().helper.take();
         helper.into_iter().for_each(Helper::end);
+    }
+
+    /// Lets everybody pass, and hears whom the helper has refused.
+    fn stand_down(&self) {
+        let keys: Vec<Key> = {
+            let mut state = self.lock();
+            state.directories.values_mut().for_each(|directory| directory.stance = Stance::Off);
+            state.beat((self.clock)());
+            state.directories.keys().copied().collect()
+        };
+        keys.into_iter().for_each(|key| self.hear_out(key));
     }
 
     /// Until somebody rings, or the next beat is due, if there is anybody to hear it.
