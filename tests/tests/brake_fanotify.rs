@@ -8,6 +8,7 @@ use std::time::Duration;
 use guard::act::brake::LEASE;
 use guard::act::brake::helper::DEADMAN;
 use guard::model::Bytes;
+use guard::observe::lease::Lease;
 use guard::report::socket::{Client, Request};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
@@ -54,13 +55,19 @@ fn helpless() -> Scene {
 /// The helper of a guard: what its starter has started.
 #[track_caller]
 fn helper_of(daemon: &Daemon) -> Pid {
-    let starters = children_of(daemon.pid()).into_iter().filter(|child| {
-        let comm = std::fs::read_to_string(format!("/proc/{child}/comm")).unwrap_or_default();
-        comm.trim_end() == "brake-starter"
-    });
-    let helpers: Vec<_> = starters.flat_map(children_of).filter(|pid| !is_zombie(*pid)).collect();
+    let helpers = children_of(starter_of(daemon)).into_iter().filter(|pid| !is_zombie(*pid));
+    let helpers: Vec<_> = helpers.collect();
     assert_eq!(helpers.len(), 1, "{helpers:?}");
     helpers[0]
+}
+
+#[track_caller]
+fn starter_of(daemon: &Daemon) -> Pid {
+    let is_starter = |child: &Pid| {
+        let comm = std::fs::read_to_string(format!("/proc/{child}/comm")).unwrap_or_default();
+        comm.trim_end() == "brake-starter"
+    };
+    children_of(daemon.pid()).into_iter().find(is_starter).expect("it starts with the guard")
 }
 
 fn children_of(parent: Pid) -> Vec<Pid> {
@@ -197,6 +204,43 @@ fn a_helper_that_is_killed_lets_everybody_pass_and_is_replaced() {
     assert!(after < DEADMAN && longest < DEADMAN, "open after {after:?}, somebody waited {longest:?}");
     wait_for_brake(&scene, &mut daemon);
     assert!(daemon.log().contains("helper is gone"), "{}", daemon.log());
+}
+
+#[test]
+fn a_starter_that_is_killed_is_missed_and_nobody_says_that_writers_are_refused() {
+    if !can_brake() {
+        return;
+    }
+    let scene = helpless();
+    let mut daemon = scene.setting.start();
+    wait_for_brake(&scene, &mut daemon);
+    daemon.wait_until("saying so", |daemon| daemon.metric("checkpoint_guard_brake_engaged") == Some(1.0));
+    kill(starter_of(&daemon), Signal::SIGKILL).unwrap();
+    until_open(&scene, &daemon);
+    daemon.wait_until("saying what to do", |_| {
+        let status = scene.setting.json(&["brake", "status"]);
+        let problem = status["items"][0]["problem"].as_str().unwrap_or_default();
+        problem.contains("restart checkpoint-guard") && status["items"][0]["engaged"] == false
+    });
+    daemon.wait_until("gauging it", |daemon| daemon.metric("checkpoint_guard_brake_engaged") == Some(0.0));
+    assert_eq!(scene.setting.run(&["brake", "engage"]).status.code(), Some(1));
+    assert_eq!(daemon.log().matches("restart checkpoint-guard").count(), 1, "{}", daemon.log());
+}
+
+#[test]
+fn who_is_let_go_never_finds_the_file_open_in_the_helper() {
+    if !can_brake() {
+        return;
+    }
+    let scene = helpless();
+    let mut daemon = scene.setting.start();
+    wait_for_brake(&scene, &mut daemon);
+    let path = scene.directory().join("readable");
+    let held = (0..500).filter(|_| {
+        let file = File::open(&path).unwrap();
+        Lease::exclusive(&file).is_err()
+    });
+    assert_eq!(held.count(), 0);
 }
 
 #[test]
@@ -393,8 +437,28 @@ fn where_no_directory_is_held_nobody_says_that_writers_are_refused() {
 }
 
 #[test]
+fn what_an_operator_wants_is_in_force_when_the_command_has_ended() {
+    if !can_brake() {
+        return;
+    }
+    let scene = Scene::new();
+    scene.configure(&settings("fanotify"));
+    // There is no pressure, and so no helper yet.
+    let daemon = scene.setting.start();
+    for round in 0..5 {
+        let engaged = scene.setting.json(&["brake", "engage"]);
+        assert!(is_refused(create(&scene, &format!("engaged-{round}.tar"))), "{engaged}\n{}", daemon.log());
+        assert_eq!(engaged["items"][0]["engaged"], true, "{engaged}");
+        assert_eq!(engaged["items"][0]["problem"], serde_json::Value::Null, "{engaged}");
+        assert!(scene.setting.run(&["brake", "release", "--inhibit", "0s"]).status.success());
+        create(&scene, &format!("released-{round}.tar")).expect("in force when the command has ended");
+    }
+}
+
+#[test]
 fn a_release_tells_of_everybody_who_was_refused_up_to_then_and_the_next_of_nobody_else() {
-    const REFUSED: u64 = 5;
+    // More than the guard hears of at once.
+    const REFUSED: u64 = 300;
     if !can_brake() {
         return;
     }

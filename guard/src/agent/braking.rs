@@ -101,6 +101,8 @@ pub(super) struct FilesystemBrake {
     keys: Vec<(usize, Key)>,
     /// Why a directory is not held.
     unheld: Option<String>,
+    /// Whether writers were refused when somebody looked last.
+    was_refusing: bool,
     /// That nobody is refused though it is time, because no directory is held.
     has_said_unheld: bool,
     stance: Stance,
@@ -123,8 +125,8 @@ struct Episode {
 }
 
 impl FilesystemBrake {
-    /// Whether writers are refused.
-    pub(super) fn is_engaged(&self) -> bool {
+    /// Whether writers are to be refused.
+    fn is_engaged(&self) -> bool {
         self.decision.engaged().is_some()
     }
 
@@ -304,6 +306,9 @@ pub(super) fn obey(fs: &mut Filesystem, ask: Ask) {
     };
     let stance = if fs.brake.is_engaged() { Stance::Refusing } else { Stance::Off };
     take(fs, &braking, stance);
+    if stance == Stance::Refusing {
+        wait_until_in_force(fs, &braking);
+    }
     // Before the report, which tells of what was refused up to the end.
     take_in(fs, &braking);
     report(fs, &braking, change, fs.available_lately());
@@ -319,7 +324,7 @@ fn record(fs: &Filesystem, braking: &Braking, directories: Vec<String>, now: Mon
     BrakeRecord {
         filesystem: fs.label.as_str().to_owned(),
         directories,
-        engaged: fs.brake.is_engaged(),
+        engaged: is_refusing(fs),
         reason: decision.engaged().map(|cause| cause.to_string()),
         since: fs.brake.episode.as_ref().map(|episode| episode.began),
         expires_in_seconds: decision.expires().map(seconds),
@@ -327,15 +332,36 @@ fn record(fs: &Filesystem, braking: &Braking, directories: Vec<String>, now: Mon
         refused_calls: writers.iter().map(|writer| writer.calls).sum(),
         refused_bytes: writers.iter().map(|writer| writer.bytes).sum(),
         stops_writes: abilities.iter().map(|ability| ability.stops_writes).reduce(|all, one| all && one),
-        problem: why_unheld(fs).or_else(|| abilities.into_iter().find_map(|ability| ability.problem)),
+        problem: why_unheld(fs)
+            .or_else(|| fs.brake.keys.iter().find_map(|(_, key)| braking.backend.problem(*key))),
     }
 }
 
 /// What `top` shows of it; `None` where writes cannot be refused.
 pub(super) fn snapshot(fs: &Filesystem) -> Option<BrakeSnapshot> {
     let braking = fs.shared.braking.as_ref()?;
-    Some(BrakeSnapshot { mechanism: braking.backend.as_str().to_owned(), is_engaged: fs.brake.is_engaged() })
+    Some(BrakeSnapshot { mechanism: braking.backend.as_str().to_owned(), is_engaged: is_refusing(fs) })
 }
+
+/// Whether writers are refused just now: the decision, and that it is in force.
+pub(super) fn is_refusing(fs: &Filesystem) -> bool {
+    let Some(braking) = &fs.shared.braking else { return false };
+    fs.brake.is_engaged() && fs.brake.keys.iter().any(|(_, key)| braking.backend.is_refusing(*key))
+}
+
+/// Waits, for a while at most, until what was said last is in force everywhere.
+fn wait_until_in_force(fs: &Filesystem, braking: &Braking) {
+    let until = Monotonic(monotonic().0 + IN_FORCE_MAX);
+    let is_in_force = |(_, key): &(usize, Key)| braking.backend.is_in_force(*key);
+    while !fs.brake.keys.iter().all(is_in_force) && monotonic() < until {
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// An operator waits so long for what he wants; setting the marks takes milliseconds, and some hundred on a busy machine.
+const IN_FORCE_MAX: Duration = Duration::from_secs(2);
+/// How long between two looks.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// Lets the brake follow one look at the filesystem.
 pub(super) fn follow(fs: &mut Filesystem, seen: &Observation) {
@@ -355,6 +381,10 @@ pub(super) fn follow(fs: &mut Filesystem, seen: &Observation) {
         _ => fs.brake.decision.observe(&sight, now),
     };
     apply(fs, &braking, seen, is_off);
+    let is_refusing = is_refusing(fs);
+    if std::mem::replace(&mut fs.brake.was_refusing, is_refusing) != is_refusing {
+        fs.due_publish();
+    }
     if let Some(change) = change {
         report(fs, &braking, change, seen.available);
     }
@@ -426,8 +456,8 @@ fn take_in(fs: &mut Filesystem, braking: &Braking) {
 
 /// Files bear the time of the kernel's last tick, which is so long ago at most (`CONFIG_HZ=100`).
 const TICK_MAX: SignedDuration = SignedDuration::from_millis(10);
-/// So many empty files wait for their second look.
-const CREATED_MAX: usize = 64;
+/// So many empty files wait for their second look, about 1 MiB.
+const CREATED_MAX: usize = 4096;
 
 fn report(fs: &mut Filesystem, braking: &Braking, change: Change, available: Bytes) {
     let (mode, filesystem) = (braking.backend.as_str(), fs.label.as_str());

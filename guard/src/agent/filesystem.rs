@@ -929,6 +929,7 @@ impl Filesystem {
     /// Brings the gauges up to date.
     fn publish(&mut self, seen: &Observation) {
         let unencrypted = self.unencrypted();
+        let is_refusing = braking::is_refusing(self);
         let metrics = self.shared.metrics.filesystem(&self.label);
         if let Some(watched) = &mut self.watched {
             metrics.written(watched.newly_written());
@@ -949,7 +950,7 @@ impl Filesystem {
                 self.forecast.until(Bytes(until).saturating_sub(announced), now)
             }),
             unreclaimable: self.relief.unreclaimable(),
-            brake: self.brake.is_engaged(),
+            brake: is_refusing,
         });
         metrics.unencrypted(unencrypted);
         // On an idle node this would be most of what the guard does.

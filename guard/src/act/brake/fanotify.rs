@@ -1,5 +1,5 @@
 //! [`Fanotify`]: the guard's side of the brake by permission events. It never waits for the helper, but for a moment when the
-//! brake is released, to hear whom it has refused.
+//! brake is released, to hear whom it has refused; whoever engages it by hand asks until it is in force.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -52,6 +52,12 @@ struct State {
     next: u32,
     directories: BTreeMap<Key, Directory>,
     helper: Option<Helper>,
+    /// The number of the last beat.
+    beats: u64,
+    /// The helper has more to tell than fits into a report.
+    has_more: bool,
+    /// Why there is no helper, though there should be.
+    problem: Option<String>,
 }
 
 #[derive(Debug)]
@@ -62,9 +68,36 @@ struct Directory {
     /// When its loop said so last.
     said: Monotonic,
     refusals: Refusals,
-    /// What the helper did when it reported last.
-    reported: Stance,
+    /// The first beat that told of this stance.
+    told: u64,
+    /// What the helper does since it heard that beat; `None` until it has said so.
+    reported: Option<Stance>,
     ability: Option<Ability>,
+    /// What the helper could not do, until it can.
+    problem: Option<String>,
+}
+
+/// What [`Fanotify::look`] sees.
+struct Seen {
+    stance: Stance,
+    reported: Option<Stance>,
+    problem: Option<String>,
+}
+
+/// What to do when there is no helper to be had.
+fn start_hint(errno: Errno) -> &'static str {
+    match errno {
+        // Its parent ended it; or there never was one.
+        Errno::EPIPE | Errno::ECONNRESET | Errno::ESRCH => {
+            "; the process that starts it (brake-starter) is gone, and within its sandbox the guard cannot start another: \
+             restart checkpoint-guard"
+        }
+        Errno::EAGAIN | Errno::ENOMEM => "; is there a limit on processes or memory (pids.max, memory.max)?",
+        Errno::EMFILE | Errno::ENFILE => "; raise the limit on descriptors (LimitNOFILE)",
+        Errno::ETIMEDOUT => "; is the node out of processor time?",
+        Errno::ENOENT | Errno::EACCES => "; is /proc mounted, and on a filesystem without noexec?",
+        _ => "",
+    }
 }
 
 #[derive(Debug)]
@@ -103,8 +136,10 @@ impl Fanotify {
             stance: Stance::Off,
             said: (self.clock)(),
             refusals: Refusals::default(),
-            reported: Stance::Off,
+            told: 0,
+            reported: None,
             ability: None,
+            problem: None,
         };
         if let Some(helper) = &state.helper {
             // Err: it is gone, and the next one is told from the start.
@@ -129,7 +164,8 @@ impl Fanotify {
         let mut state = self.lock();
         let Some(directory) = state.directories.get_mut(&key) else { return };
         directory.said = now;
-        if std::mem::replace(&mut directory.stance, stance) != stance {
+        if directory.stance != stance {
+            state.take_stance(key, stance);
             state.beat(now);
             let _ = self.bell.write(1);
         }
@@ -149,6 +185,32 @@ impl Fanotify {
             }
             std::thread::sleep(HEAR_OUT_LOOK);
         }
+    }
+
+    /// See [`super::Backend::is_in_force`].
+    pub fn is_in_force(&self, key: Key) -> bool {
+        self.look(key).is_some_and(|it| it.reported == Some(it.stance) && it.problem.is_none())
+    }
+
+    /// See [`super::Backend::is_refusing`].
+    pub fn is_refusing(&self, key: Key) -> bool {
+        self.look(key).is_some_and(|it| it.reported == Some(Stance::Refusing))
+    }
+
+    /// The directory as the helper sees it; `None` while there is no helper.
+    fn look(&self, key: Key) -> Option<Seen> {
+        let mut state = self.lock();
+        // Err: whoever tends us hears the same, and replaces it.
+        let is_heard = state.hear((self.clock)()).is_ok();
+        let Directory { stance, reported, problem, .. } = state.directories.get(&key)?;
+        let seen = Seen { stance: *stance, reported: *reported, problem: problem.clone() };
+        (is_heard && state.helper.is_some()).then_some(seen)
+    }
+
+    /// See [`super::Backend::problem`].
+    pub fn problem(&self, key: Key) -> Option<String> {
+        let state = self.lock();
+        state.problem.clone().or_else(|| state.directories.get(&key)?.problem.clone())
     }
 
     /// See [`super::Backend::ability`].
@@ -178,8 +240,8 @@ impl Fanotify {
             if is_needed && !has_helper && now >= not_before {
                 match self.start_helper() {
                     Ok(helper) => self.lock().introduce(helper, (self.clock)()),
-                    Err(error) => {
-                        tracing::error!(%error, "the brake's helper cannot be started; writers are not refused");
+                    Err(errno) => {
+                        self.lock().lose_helper(format!("cannot be started: {errno}{}", start_hint(errno)));
                         not_before = Monotonic(now.0 + retry);
                         retry = (retry * 2).min(RETRY_MAX);
                     }
@@ -191,8 +253,8 @@ impl Fanotify {
                 Ok(true) => retry = RETRY,
                 Ok(false) => {}
                 Err(why) => {
-                    tracing::error!(why, again_in = ?retry, "the brake's helper is gone; writers are not refused");
-                    let helper = self.lock().helper.take();
+                    tracing::debug!(again_in = ?retry, "the brake's helper will be replaced");
+                    let helper = self.lock().lose_helper(format!("is gone: {why}"));
                     helper.into_iter().for_each(Helper::end);
                     not_before = Monotonic((self.clock)().0 + retry);
                     retry = (retry * 2).min(RETRY_MAX);
@@ -212,9 +274,10 @@ impl Fanotify {
     fn stand_down(&self) {
         let keys: Vec<Key> = {
             let mut state = self.lock();
-            state.directories.values_mut().for_each(|directory| directory.stance = Stance::Off);
+            let keys: Vec<Key> = state.directories.keys().copied().collect();
+            keys.iter().for_each(|key| state.take_stance(*key, Stance::Off));
             state.beat((self.clock)());
-            state.directories.keys().copied().collect()
+            keys
         };
         keys.into_iter().for_each(|key| self.hear_out(key));
     }
@@ -250,6 +313,25 @@ impl State {
         self.directories.values().any(|directory| directory.stance != Stance::Off)
     }
 
+    /// From the next beat on.
+    fn take_stance(&mut self, key: Key, stance: Stance) {
+        let told = self.beats + 1;
+        if let Some(directory) = self.directories.get_mut(&key).filter(|it| it.stance != stance) {
+            (directory.stance, directory.told, directory.reported) = (stance, told, None);
+        }
+    }
+
+    /// There is no helper, for this reason, which is said unless it was. Gives the old one.
+    fn lose_helper(&mut self, why: String) -> Option<Helper> {
+        let problem = format!("the brake's helper {why}; writers are not refused");
+        if self.problem.as_ref() != Some(&problem) {
+            tracing::error!("{problem}");
+            self.problem = Some(problem);
+        }
+        self.directories.values_mut().for_each(|directory| directory.reported = None);
+        self.helper.take()
+    }
+
     /// Tells a new helper everything.
     fn introduce(&mut self, helper: Helper, now: Monotonic) {
         for (key, directory) in &self.directories {
@@ -268,8 +350,10 @@ impl State {
             let is_silent = now.since(directory.said) > LOOP_SILENCE_MAX;
             (*key, if is_silent { Stance::Off } else { directory.stance }, until)
         });
+        self.beats += 1;
+        let order = Order::Beat { number: self.beats, stances: stances.collect() };
         // EAGAIN: it has not read the last one yet; the next beat says the same.
-        let _ = send(helper.socket.as_fd(), &Order::Beat { stances: stances.collect() }, None);
+        let _ = send(helper.socket.as_fd(), &order, None);
     }
 
     /// Says that we are alive and hears what the helper has to say; false when that is nothing.
@@ -290,7 +374,9 @@ impl State {
                 Ok(Some((report, _))) => {
                     helper.heard = now;
                     heard = true;
-                    report.directories.into_iter().for_each(|report| self.take(report));
+                    self.problem = None;
+                    self.has_more = report.has_more;
+                    report.directories.into_iter().for_each(|it| self.take(it, report.number));
                 }
                 Ok(None) if now.since(helper.heard) > SILENCE_MAX => return Err("it does not answer"),
                 Ok(None) => break,
@@ -302,16 +388,23 @@ impl State {
 
     /// Whether the helper has told what it refused up to when it heard of the stance that holds now; or never will.
     fn has_heard_out(&mut self, key: Key, now: Monotonic) -> bool {
-        self.helper.is_none()
-            || self.hear(now).is_err()
-            || self.directories.get(&key).is_none_or(|directory| directory.reported == directory.stance)
+        if self.helper.is_none() || self.hear(now).is_err() {
+            return true;
+        }
+        if std::mem::take(&mut self.has_more) {
+            self.beat(now);
+            return false;
+        }
+        self.directories.get(&key).is_none_or(|directory| directory.reported == Some(directory.stance))
     }
 
-    fn take(&mut self, report: DirectoryReport) {
+    /// Takes in what the helper tells of a directory, after the beat of this number.
+    fn take(&mut self, report: DirectoryReport, number: u64) {
         let Some(directory) = self.directories.get_mut(&report.key) else { return };
-        if let Some(problem) = &report.problem {
+        if let Some(problem) = report.problem.as_ref().filter(|it| directory.problem.as_ref() != Some(*it)) {
             tracing::error!(problem, "the brake does not hold everywhere");
         }
+        directory.problem = report.problem;
         let room = CREATED_MAX.saturating_sub(directory.refusals.created.len());
         let created = report.created.into_iter().take(room);
         directory.refusals.add(Refusals {
@@ -320,13 +413,12 @@ impl State {
                 .map(|(name, dev, ino)| Created { name: OsString::from_vec(name), file: FileId { dev, ino } })
                 .collect(),
         });
-        directory.reported = report.stance;
-        if report.stance != Stance::Off || report.problem.is_some() {
-            directory.ability = Some(Ability {
-                stops_writes: report.stops_writes,
-                says_no_space: report.says_no_space,
-                problem: report.problem,
-            });
+        if number >= directory.told {
+            directory.reported = Some(report.stance);
+        }
+        if report.stance != Stance::Off {
+            let DirectoryReport { stops_writes, says_no_space, .. } = report;
+            directory.ability = Some(Ability { stops_writes, says_no_space });
         }
     }
 }
@@ -335,5 +427,80 @@ impl Helper {
     /// Ends it, whatever it is doing.
     fn end(self) {
         starter::end_helper(self.pid);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(stance: Stance, problem: Option<&str>) -> DirectoryReport {
+        DirectoryReport {
+            key: Key(0),
+            stance,
+            writers: Vec::new(),
+            created: Vec::new(),
+            stops_writes: true,
+            says_no_space: true,
+            problem: problem.map(str::to_owned),
+        }
+    }
+
+    /// A directory in this stance, and a helper that never speaks by itself.
+    fn fanotify(stance: Stance) -> (Fanotify, OwnedFd) {
+        let bell = EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap();
+        let brake = Fanotify { clock: Monotonic::default, bell, state: Mutex::default() };
+        let directory = std::fs::File::open("/").unwrap();
+        let key = brake.watch(directory.as_fd(), false).unwrap();
+        let (ours, theirs) =
+            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
+        let helper = Helper { pid: 0, socket: ours, heard: Monotonic::default() };
+        brake.lock().introduce(helper, Monotonic::default());
+        brake.set(key, stance);
+        (brake, theirs)
+    }
+
+    fn say(helper: &OwnedFd, number: u64, directory: DirectoryReport) {
+        let report = Report { number, has_more: false, directories: vec![directory] };
+        send(helper.as_fd(), &report, None).unwrap();
+    }
+
+    #[test]
+    fn a_stance_is_in_force_when_the_helper_says_so_of_a_beat_that_told_of_it() {
+        let (brake, helper) = fanotify(Stance::Refusing);
+        let told = brake.lock().beats;
+        assert!(!brake.is_in_force(Key(0)), "nobody has said so");
+        say(&helper, told - 1, report(Stance::Refusing, None));
+        assert!(!brake.is_in_force(Key(0)), "that is of an earlier engagement");
+        say(&helper, told, report(Stance::Refusing, None));
+        assert!(brake.is_in_force(Key(0)) && brake.is_refusing(Key(0)));
+        brake.set(Key(0), Stance::Off);
+        assert!(!brake.is_in_force(Key(0)), "it has not heard of it");
+    }
+
+    #[test]
+    fn a_problem_lasts_until_the_helper_has_none_any_more() {
+        let (brake, helper) = fanotify(Stance::Refusing);
+        let told = brake.lock().beats;
+        say(&helper, told, report(Stance::Refusing, Some("not everywhere")));
+        assert!(!brake.is_in_force(Key(0)), "not everywhere");
+        assert!(brake.is_refusing(Key(0)), "but somewhere");
+        assert_eq!(brake.problem(Key(0)).as_deref(), Some("not everywhere"));
+        say(&helper, told + 1, report(Stance::Refusing, None));
+        assert!(brake.is_in_force(Key(0)));
+        assert_eq!(brake.problem(Key(0)), None);
+    }
+
+    #[test]
+    fn without_a_helper_nobody_is_said_to_be_refused() {
+        let (brake, helper) = fanotify(Stance::Refusing);
+        say(&helper, brake.lock().beats, report(Stance::Refusing, None));
+        assert!(brake.is_refusing(Key(0)));
+        let why = format!("cannot be started: {}{}", Errno::EPIPE, start_hint(Errno::EPIPE));
+        drop(brake.lock().lose_helper(why));
+        assert!(!brake.is_refusing(Key(0)) && !brake.is_in_force(Key(0)));
+        let problem = brake.problem(Key(0)).unwrap();
+        assert!(problem.contains("restart checkpoint-guard"), "{problem}");
+        assert!(brake.ability(Key(0)).unwrap().stops_writes, "what it can do is known all the same");
     }
 }

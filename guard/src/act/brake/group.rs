@@ -1,6 +1,6 @@
 //! [`Group`]: a fanotify group of permission events. The system calls, and no decision.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use nix::errno::Errno;
 use nix::libc;
@@ -111,21 +111,28 @@ impl Group {
     }
 
     /// Lets go of who waits.
-    pub(super) fn answer(&mut self, event: &Event, refuse: bool) -> Result<(), Errno> {
+    ///
+    /// Its descriptor is closed first, so that whoever waited, or looks at the file because he was let go, does not find it
+    /// open: the guard could not prove then that nobody else has it. The answer names the descriptor all the same: the
+    /// kernel compares the number with those it gave out (`process_access_response` in
+    /// fs/notify/fanotify/fanotify_user.c), and nothing is opened in between that could get the same.
+    pub(super) fn answer(&mut self, event: Event, refuse: bool) -> Result<(), Errno> {
+        let descriptor = event.file.as_raw_fd();
+        drop(event);
         if refuse && self.says_no_space {
             let no_space = libc::FAN_DENY | (libc::ENOSPC.cast_unsigned() << ERRNO_SHIFT);
-            match self.respond(event, no_space) {
+            match self.respond(descriptor, no_space) {
                 // Before Linux 6.13.
                 Err(Errno::EINVAL) => self.says_no_space = false,
                 result => return result,
             }
         }
-        self.respond(event, if refuse { libc::FAN_DENY } else { libc::FAN_ALLOW })
+        self.respond(descriptor, if refuse { libc::FAN_DENY } else { libc::FAN_ALLOW })
     }
 
-    fn respond(&self, event: &Event, response: u32) -> Result<(), Errno> {
+    fn respond(&self, descriptor: RawFd, response: u32) -> Result<(), Errno> {
         let mut answer = [0; 8];
-        answer[..4].copy_from_slice(&event.file.as_raw_fd().to_ne_bytes());
+        answer[..4].copy_from_slice(&descriptor.to_ne_bytes());
         answer[4..].copy_from_slice(&response.to_ne_bytes());
         match nix::unistd::write(&self.fd, &answer) {
             // Whoever waited was killed meanwhile.

@@ -43,8 +43,12 @@ pub const DEADMAN: Duration = Duration::from_secs(2);
 const SLEEP_MAX: Duration = Duration::from_millis(200);
 /// After so many answers the guard is listened to again.
 const ANSWERS_IN_A_ROW: usize = 64;
-/// So many empty files are remembered until the guard asks; more are not cleared away.
-pub(super) const CREATED_MAX: usize = 64;
+/// So many empty files are remembered, about 1 MiB; more are not cleared away.
+pub(super) const CREATED_MAX: usize = 4096;
+/// The guard hears of so many at once.
+pub(super) const REPORTED_MAX: usize = 64;
+/// Marks that could not be set are tried again after this.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
 /// A thread that asks is not always asleep yet; looking so often, 50 µs apart, is enough.
 const LOOKS: u32 = 20;
 
@@ -66,11 +70,11 @@ pub fn run(socket: BorrowedFd<'_>, guard: u32, clock: fn() -> Monotonic) -> Resu
         loop {
             match receive(socket) {
                 Ok(Some((order, descriptor))) => {
-                    let answer = matches!(order, Order::Beat { .. });
-                    helper.obey(order, descriptor);
-                    if answer {
+                    let beat = if let Order::Beat { number, .. } = &order { Some(*number) } else { None };
+                    helper.obey(order, descriptor, clock());
+                    if let Some(number) = beat {
                         // EAGAIN: the guard does not read now, and the report waits for its next beat.
-                        helper.report(socket)?;
+                        helper.report(socket, number)?;
                     }
                 }
                 Ok(None) => break,
@@ -98,6 +102,8 @@ struct Watched {
     group: Option<Group>,
     stance: Stance,
     until: Monotonic,
+    /// When to try again what is wrong.
+    again: Monotonic,
     writers: Vec<RefusedWriter>,
     created: Vec<(Vec<u8>, u64, u64)>,
     stops_writes: bool,
@@ -119,18 +125,21 @@ impl Helper {
         let _ = poll(&mut fds, PollTimeout::from(SLEEP_MAX.as_millis() as u16));
     }
 
-    fn obey(&mut self, order: Order, descriptor: Option<std::os::fd::OwnedFd>) {
+    fn obey(&mut self, order: Order, descriptor: Option<std::os::fd::OwnedFd>, now: Monotonic) {
         match order {
             Order::Watch { key, nested } => {
                 let Some(directory) = descriptor else { return };
                 self.directories.insert(key, Watched::new(Tree::new(directory, nested)));
             }
-            Order::Forget { key } => drop(self.directories.remove(&key)),
-            Order::Beat { stances } => {
+            Order::Forget { key } => {
+                let forgotten = self.directories.remove(&key);
+                self.created -= forgotten.map_or(0, |watched| watched.created.len());
+            }
+            Order::Beat { stances, .. } => {
                 for (key, stance, until) in stances {
                     if let Some(watched) = self.directories.get_mut(&key) {
                         watched.until = Monotonic(Duration::from_nanos(until));
-                        watched.take(stance);
+                        watched.take(stance, now);
                     }
                 }
             }
@@ -141,17 +150,27 @@ impl Helper {
     fn expire(&mut self, now: Monotonic) {
         for watched in self.directories.values_mut().filter(|watched| watched.stance != Stance::Off) {
             if now >= watched.until {
-                watched.take(Stance::Off);
+                watched.let_go();
             }
         }
     }
 
-    fn report(&mut self, socket: BorrowedFd<'_>) -> Result<(), Errno> {
-        let directories = self.directories.iter().map(|(key, watched)| watched.report(*key)).collect();
-        match send(socket, &Report { directories }, None) {
+    fn report(&mut self, socket: BorrowedFd<'_>, number: u64) -> Result<(), Errno> {
+        let mut room = REPORTED_MAX;
+        let directories = self.directories.iter().map(|(key, watched)| {
+            let created = &watched.created[..watched.created.len().min(room)];
+            room -= created.len();
+            watched.report(*key, created)
+        });
+        let directories: Vec<_> = directories.collect();
+        let told: Vec<usize> = directories.iter().map(|it| it.created.len()).collect();
+        let has_more = told.iter().sum::<usize>() < self.created;
+        match send(socket, &Report { number, has_more, directories }, None) {
             Ok(()) => {
-                self.directories.values_mut().for_each(Watched::reported);
-                self.created = 0;
+                for (watched, told) in self.directories.values_mut().zip(told) {
+                    watched.reported(told);
+                    self.created -= told;
+                }
                 Ok(())
             }
             Err(Errno::EAGAIN) => Ok(()),
@@ -184,7 +203,7 @@ impl Helper {
                         watched.note(&event, refused, &mut self.created);
                     }
                     let Some(group) = watched.group.as_mut() else { break };
-                    if let Err(errno) = group.answer(&event, refused.is_some()) {
+                    if let Err(errno) = group.answer(event, refused.is_some()) {
                         watched.give_up("answering", errno);
                     }
                 }
@@ -203,6 +222,7 @@ impl Watched {
             group: None,
             stance: Stance::Off,
             until: Monotonic::default(),
+            again: Monotonic::default(),
             writers: Vec::new(),
             created: Vec::new(),
             stops_writes: true,
@@ -211,16 +231,15 @@ impl Watched {
         }
     }
 
-    fn take(&mut self, stance: Stance) {
-        if stance == self.stance {
-            return;
-        }
+    fn take(&mut self, stance: Stance, now: Monotonic) {
         if stance == Stance::Off {
-            self.stance = stance;
-            self.group = None;
-            self.tree.clear();
+            return self.let_go();
+        }
+        let is_change = stance != self.stance && self.group.is_some();
+        if !is_change && !self.is_to_be_tried(stance, now) {
             return;
         }
+        self.again = Monotonic(now.0 + TRY_AGAIN);
         if self.group.is_none() {
             match Group::open() {
                 Ok(group) => self.group = Some(group),
@@ -229,17 +248,27 @@ impl Watched {
         }
         let Some(group) = &mut self.group else { return };
         self.stance = stance;
-        if let Err(errno) = self.tree.mark(group, stance) {
-            // Some are marked: better than none, and they are answered.
-            self.problem = Some(format!("fanotify_mark: {errno}"));
-        }
+        // Err: some are marked, which is better than none, and they are answered.
+        self.problem = self.tree.mark(group, stance).err().map(|error| error.to_string());
+    }
+
+    /// Whether a stance that is not new calls for anything.
+    fn is_to_be_tried(&self, stance: Stance, now: Monotonic) -> bool {
+        if self.problem.is_some() { now >= self.again } else { stance != self.stance }
+    }
+
+    fn let_go(&mut self) {
+        self.stance = Stance::Off;
+        self.group = None;
+        self.problem = None;
+        self.tree.clear();
     }
 
     fn catch_up(&mut self) {
         if let Some(group) = &mut self.group
-            && let Err(errno) = self.tree.catch_up(group, self.stance)
+            && let Err(error) = self.tree.catch_up(group, self.stance)
         {
-            self.problem = Some(format!("marking a new directory: {errno}"));
+            self.problem = Some(error.to_string());
         }
     }
 
@@ -260,26 +289,26 @@ impl Watched {
         }
     }
 
-    fn report(&self, key: Key) -> DirectoryReport {
+    fn report(&self, key: Key, created: &[(Vec<u8>, u64, u64)]) -> DirectoryReport {
         let group = self.group.as_ref();
         DirectoryReport {
             key,
             stance: self.stance,
             writers: self.writers.clone(),
-            created: self.created.clone(),
+            created: created.to_vec(),
             stops_writes: group.map_or(self.stops_writes, Group::stops_writes),
             says_no_space: group.map_or(self.says_no_space, Group::says_no_space),
             problem: self.problem.clone().map(|problem| problem.chars().take(200).collect()),
         }
     }
 
-    fn reported(&mut self) {
+    /// The guard was told, also of the first `created` files.
+    fn reported(&mut self, created: usize) {
         if let Some(group) = &self.group {
             (self.stops_writes, self.says_no_space) = (group.stops_writes(), group.says_no_space());
         }
         self.writers.clear();
-        self.created.clear();
-        self.problem = None;
+        self.created.drain(..created);
     }
 }
 

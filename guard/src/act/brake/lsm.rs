@@ -142,9 +142,27 @@ impl LsmBrake {
 
     /// See [`super::Backend::ability`].
     pub fn ability(&self, key: Key) -> Option<Ability> {
+        let is_held = self.lock().directories.contains_key(&key);
+        is_held.then_some(Ability { stops_writes: true, says_no_space: true })
+    }
+
+    /// See [`super::Backend::problem`].
+    pub fn problem(&self, key: Key) -> Option<String> {
         let state = self.lock();
-        let problem = state.directories.get(&key)?.problem.clone().or(state.unattached.clone());
-        Some(Ability { stops_writes: true, says_no_space: true, problem })
+        state.directories.get(&key)?.problem.clone().or(state.unattached.clone())
+    }
+
+    /// See [`super::Backend::is_refusing`].
+    pub fn is_refusing(&self, key: Key) -> bool {
+        let state = self.lock();
+        let is_refusing = |it: &Directory| it.stance == Stance::Refusing && it.problem.is_none();
+        state.attached && state.directories.get(&key).is_some_and(is_refusing)
+    }
+
+    /// See [`super::Backend::is_in_force`].
+    pub fn is_in_force(&self, key: Key) -> bool {
+        let stance = self.lock().directories.get(&key).map(|directory| directory.stance);
+        stance != Some(Stance::Refusing) || self.is_refusing(key)
     }
 
     /// Renews the leases, as long as the loops speak. Returns when `stop` is set, and then nothing is engaged any more. To

@@ -127,8 +127,6 @@ pub struct Ability {
     pub stops_writes: bool,
     /// What they get is ENOSPC (of fanotify: since Linux 6.13); else EPERM.
     pub says_no_space: bool,
-    /// What went wrong with it, last.
-    pub problem: Option<String>,
 }
 
 /// Why there is no brake.
@@ -233,6 +231,30 @@ impl Backend {
         match self {
             Backend::Lsm(it) => it.take_refusals(key),
             Backend::Fanotify(it) => it.take_refusals(key),
+        }
+    }
+
+    /// Whether what was said last is in force below a directory, everywhere. Never blocks.
+    pub fn is_in_force(&self, key: Key) -> bool {
+        match self {
+            Backend::Lsm(it) => it.is_in_force(key),
+            Backend::Fanotify(it) => it.is_in_force(key),
+        }
+    }
+
+    /// Whether writers below a directory are refused just now, though maybe not everywhere.
+    pub fn is_refusing(&self, key: Key) -> bool {
+        match self {
+            Backend::Lsm(it) => it.is_refusing(key),
+            Backend::Fanotify(it) => it.is_refusing(key),
+        }
+    }
+
+    /// What is wrong with it there; `None` when nothing is.
+    pub fn problem(&self, key: Key) -> Option<String> {
+        match self {
+            Backend::Lsm(it) => it.problem(key),
+            Backend::Fanotify(it) => it.problem(key),
         }
     }
 

@@ -24,12 +24,16 @@ pub(super) enum Order {
     Forget { key: Key },
     /// The guard is alive, and this is what is to happen below each directory until that instant of `CLOCK_MONOTONIC`, in
     /// nanoseconds. To be answered with a [`Report`].
-    Beat { stances: Vec<(Key, Stance, u64)> },
+    Beat { number: u64, stances: Vec<(Key, Stance, u64)> },
 }
 
 /// From the helper.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Report {
+    /// Of the beat that it answers.
+    pub(super) number: u64,
+    /// Not every created file found room; the next report tells of more.
+    pub(super) has_more: bool,
     pub(super) directories: Vec<DirectoryReport>,
 }
 
@@ -43,6 +47,7 @@ pub(super) struct DirectoryReport {
     pub(super) created: Vec<(Vec<u8>, u64, u64)>,
     pub(super) stops_writes: bool,
     pub(super) says_no_space: bool,
+    /// What does not hold, for as long as it does not.
     pub(super) problem: Option<String>,
 }
 
@@ -113,7 +118,7 @@ mod tests {
         let file = std::fs::File::open("/dev/null").unwrap();
         let watch = Order::Watch { key: Key(7), nested: true };
         send(ours.as_fd(), &watch, Some(file.as_fd())).unwrap();
-        let beat = Order::Beat { stances: vec![(Key(7), Stance::Refusing, u64::MAX)] };
+        let beat = Order::Beat { number: 1, stances: vec![(Key(7), Stance::Refusing, u64::MAX)] };
         send(ours.as_fd(), &beat, None).unwrap();
         let (order, descriptor) = receive::<Order>(theirs.as_fd()).unwrap().unwrap();
         assert_eq!((order, descriptor.is_some()), (watch, true));
@@ -130,7 +135,7 @@ mod tests {
             key: Key(u32::MAX),
             stance: Stance::Refusing,
             writers: vec![writer; super::super::WRITERS_MAX + 1],
-            created: vec![(vec![255; 255], u64::MAX, u64::MAX); super::super::helper::CREATED_MAX],
+            created: vec![(vec![255; 255], u64::MAX, u64::MAX); super::super::helper::REPORTED_MAX],
             stops_writes: false,
             says_no_space: false,
             problem: Some("x".repeat(200)),
@@ -139,7 +144,8 @@ mod tests {
         // The bound on created files is one for all directories together.
         let mut directories = vec![quiet; super::super::DIRECTORIES_MAX - 1];
         directories.push(directory);
-        let len = serde_json::to_vec(&Report { directories }).unwrap().len();
+        let report = Report { number: u64::MAX, has_more: false, directories };
+        let len = serde_json::to_vec(&report).unwrap().len();
         assert!(len <= LEN_MAX, "{len}");
     }
 }
