@@ -24,6 +24,9 @@ pub struct LsmBrake {
     refusing: Refusing,
     clock: fn() -> Monotonic,
     state: Mutex<State>,
+    /// Held while programs are attached or detached, which takes its time, so that one happens after the other; `state` is
+    /// not held meanwhile, for every loop needs it.
+    attachment: Mutex<()>,
     /// A stance has changed.
     changed: Condvar,
 }
@@ -61,6 +64,15 @@ impl State {
         !self.attached && (self.unattached.is_none() || now >= self.again)
     }
 
+    /// Whether they have not been needed for a while. A loop that wants them and is silent needs them all the same: it may
+    /// speak again at any time, and attaching is what takes long.
+    fn is_to_be_detached(&mut self, now: Monotonic) -> bool {
+        if self.is_wanted() {
+            self.needed = now;
+        }
+        self.attached && now.since(self.needed) >= LINGER
+    }
+
     /// What came of attaching.
     fn note(&mut self, attached: Result<(), ProbeError>, now: Monotonic) {
         self.again = Monotonic(now.0 + TRY_AGAIN);
@@ -79,7 +91,13 @@ impl LsmBrake {
     /// # Errors
     /// Says what the kernel lacks.
     pub fn load(clock: fn() -> Monotonic) -> Result<LsmBrake, ProbeError> {
-        Ok(LsmBrake { refusing: Refusing::load()?, clock, state: Mutex::default(), changed: Condvar::new() })
+        Ok(LsmBrake {
+            refusing: Refusing::load()?,
+            clock,
+            state: Mutex::default(),
+            attachment: Mutex::default(),
+            changed: Condvar::new(),
+        })
     }
 
     /// See [`super::Backend::watch`]. At any depth up to 16.
@@ -111,15 +129,14 @@ impl LsmBrake {
     /// See [`super::Backend::set`].
     pub fn set(&self, key: Key, stance: Stance) {
         let now = (self.clock)();
+        // The kernel takes its time to attach programs: while nobody is to be refused yet, the thread that tends us waits for
+        // it, and no loop does.
+        if stance == Stance::Refusing {
+            self.attach(now);
+        }
         let mut state = self.lock();
         if stance != Stance::Off {
             state.needed = now;
-        }
-        // The kernel takes its time to attach programs: while nobody is to be refused yet, the thread that tends us waits for
-        // it, and no loop does.
-        if stance == Stance::Refusing && state.is_to_be_attached(now) {
-            let attached = self.refusing.attach();
-            state.note(attached, now);
         }
         let Some(directory) = state.directories.get_mut(&key) else { return };
         directory.said = now;
@@ -169,30 +186,56 @@ impl LsmBrake {
     /// be run by a thread of its own.
     pub fn tend(&self, stop: &AtomicBool) {
         while !stop.load(Ordering::Relaxed) {
-            let mut state = self.sleep();
-            let now = (self.clock)();
-            if state.is_wanted() && state.is_to_be_attached(now) {
-                drop(state);
-                let attached = self.refusing.attach();
-                state = self.lock();
-                state.note(attached, now);
+            let is_wanted = self.sleep().is_wanted();
+            if is_wanted {
+                self.attach((self.clock)());
             }
-            let now = (self.clock)();
-            for (key, directory) in &mut state.directories {
-                if directory.stance == Stance::Refusing {
-                    self.lease(*key, directory, now);
-                }
-            }
-            if state.attached && now.since(state.needed) >= LINGER {
-                state.attached = false;
-                if let Err(error) = self.refusing.detach() {
-                    tracing::warn!(%error, "the brake's programs stay attached; they refuse nobody");
-                }
-            }
+            self.renew((self.clock)());
+            self.detach_idle((self.clock)());
         }
         for key in self.lock().directories.keys() {
             // Err: the map is gone, and with it the lease.
             let _ = self.refusing.lease(key.0, 0);
+        }
+    }
+
+    /// Attaches the programs, unless they are or it is too early to try again.
+    fn attach(&self, now: Monotonic) {
+        if !self.lock().is_to_be_attached(now) {
+            return;
+        }
+        let _turn = self.attachment.lock().unwrap_or_else(PoisonError::into_inner);
+        // Somebody else may have done it meanwhile.
+        if self.lock().is_to_be_attached(now) {
+            let attached = self.refusing.attach();
+            self.lock().note(attached, now);
+        }
+    }
+
+    fn renew(&self, now: Monotonic) {
+        for (key, directory) in &mut self.lock().directories {
+            if directory.stance == Stance::Refusing {
+                self.lease(*key, directory, now);
+            }
+        }
+    }
+
+    /// Detaches the programs when they have not been needed for a while. Whoever needs them meanwhile waits until that is
+    /// done, and attaches them again.
+    fn detach_idle(&self, now: Monotonic) {
+        if !self.lock().is_to_be_detached(now) {
+            return;
+        }
+        let _turn = self.attachment.lock().unwrap_or_else(PoisonError::into_inner);
+        {
+            let mut state = self.lock();
+            if !state.is_to_be_detached(now) {
+                return;
+            }
+            state.attached = false;
+        }
+        if let Err(error) = self.refusing.detach() {
+            tracing::warn!(%error, "the brake's programs stay attached; they refuse nobody");
         }
     }
 
@@ -221,5 +264,40 @@ impl LsmBrake {
     /// What is kept here is whole between any two statements.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Monotonic {
+        Monotonic(Duration::from_secs(seconds))
+    }
+
+    /// Attached, for one directory in this stance whose loop has spoken at zero and never again.
+    fn silent_since_zero(stance: Stance) -> State {
+        let fd = std::fs::File::open("/").unwrap().into();
+        let refusals = Refusals::default();
+        let directory = Directory { _fd: fd, stance, said: at(0), refusals, problem: None };
+        State { directories: [(Key(0), directory)].into(), attached: true, ..State::default() }
+    }
+
+    #[test]
+    fn a_loop_that_is_silent_does_not_have_the_programs_attached_and_detached_in_turn() {
+        for stance in [Stance::Ready, Stance::Refusing] {
+            let mut state = silent_since_zero(stance);
+            assert!((0..1000).all(|second| !state.is_to_be_detached(at(second))), "{stance:?}");
+        }
+    }
+
+    #[test]
+    fn programs_that_nobody_has_wanted_for_a_while_are_detached() {
+        let mut state = silent_since_zero(Stance::Off);
+        state.needed = at(100);
+        assert!(!state.is_to_be_detached(at(129)));
+        assert!(state.is_to_be_detached(at(130)));
+        state.attached = false;
+        assert!(!state.is_to_be_detached(at(131)));
     }
 }
