@@ -144,7 +144,18 @@ impl FilesystemBrake {
 /// Takes up the directory at `index`. Only where checkpoints lie: an engine's work directory holds more than those.
 pub(super) fn add(fs: &mut Filesystem, index: usize) {
     let Some(braking) = fs.shared.braking.clone() else { return };
-    let Some(nested) = fs.holds_nested(index) else { return };
+    if let Some(nested) = fs.holds_nested(index) {
+        hold(fs, &braking, index, nested);
+    }
+    remember(fs, &braking);
+}
+
+/// Lets those who ask know how it is, also when the loop hangs.
+fn remember(fs: &Filesystem, braking: &Braking) {
+    fs.shared.brakes.learn(&fs.label, record(fs, braking, monotonic()));
+}
+
+fn hold(fs: &mut Filesystem, braking: &Braking, index: usize, nested: bool) {
     match braking.backend.watch(std::os::fd::AsFd::as_fd(&fs.dirs[index]), nested) {
         Ok(key) => {
             braking.backend.set(key, fs.brake.stance);
@@ -184,6 +195,7 @@ pub(super) fn let_go(fs: &mut Filesystem, index: usize) {
     for (_, key) in fs.brake.keys.extract_if(.., |(place, _)| *place == index) {
         braking.backend.forget(key);
     }
+    remember(fs, &braking);
 }
 
 /// Releases it, if it is engaged: nobody can be refused any more.
@@ -206,7 +218,13 @@ pub(super) fn end(fs: &mut Filesystem) {
 }
 
 /// How to speak to a loop: messages, and the bell to ring after each.
-type Line = (Sender<Message>, Arc<EventFd>);
+#[derive(Debug)]
+struct Line {
+    messages: Sender<Message>,
+    bell: Arc<EventFd>,
+    /// What is known of its brake, for when it does not answer.
+    known: BrakeRecord,
+}
 
 /// The loops, for those who ask about their brakes.
 #[derive(Debug, Default)]
@@ -214,17 +232,78 @@ pub(super) struct Brakes(Mutex<BTreeMap<FilesystemLabel, Line>>);
 
 impl Brakes {
     pub(super) fn enter(&self, label: &FilesystemLabel, messages: Sender<Message>, bell: Arc<EventFd>) {
-        self.lock().insert(label.clone(), (messages, bell));
+        let known = BrakeRecord { filesystem: label.as_str().to_owned(), ..BrakeRecord::default() };
+        self.lock().insert(label.clone(), Line { messages, bell, known });
     }
 
     pub(super) fn leave(&self, label: &FilesystemLabel) {
         self.lock().remove(label);
     }
 
+    /// How the brake of a loop is now.
+    fn learn(&self, label: &FilesystemLabel, known: BrakeRecord) {
+        if let Some(line) = self.lock().get_mut(label) {
+            line.known = known;
+        }
+    }
+
+    /// Puts a wish to those loops that are meant; the result is their answers to come.
+    fn put(&self, filesystem: Option<&String>, wish: Wish) -> Vec<Asked> {
+        let mut asked = Vec::new();
+        for line in self.lock().values().filter(|line| is_meant(filesystem, &line.known)) {
+            let (answer, answered) = oneshot::channel();
+            let ask = Ask { filesystem: filesystem.cloned(), wish, answer };
+            if line.messages.send(Message::Brake(ask)).is_ok() {
+                let _ = line.bell.write(1);
+                asked.push(Asked { known: line.known.clone(), answered });
+            }
+        }
+        asked
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<FilesystemLabel, Line>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// Whether a wish concerns this filesystem: its name is told, or one of its directories, or none at all.
+fn is_meant(filesystem: Option<&String>, it: &BrakeRecord) -> bool {
+    filesystem.is_none_or(|name| *name == it.filesystem || it.directories.contains(name))
+}
+
+/// A loop that was asked.
+#[derive(Debug)]
+struct Asked {
+    known: BrakeRecord,
+    answered: oneshot::Receiver<BrakeRecord>,
+}
+
+/// Waits for each of them by itself, until `limit` is over; for those that do not answer until then, what is known.
+async fn gather(asked: Vec<Asked>, wish: Wish, limit: Duration) -> Vec<BrakeRecord> {
+    let until = tokio::time::Instant::now() + limit;
+    let mut items = Vec::new();
+    for Asked { known, answered } in asked {
+        match tokio::time::timeout_at(until, answered).await {
+            Ok(Ok(item)) => items.push(item),
+            // It is not meant after all, or its loop has ended.
+            Ok(Err(_)) => {}
+            Err(_) => {
+                let then = match wish {
+                    Wish::Tell => "",
+                    Wish::Engage(_) => "it was not engaged; ",
+                    Wish::Release(_) => "it is released as soon as it does; ",
+                };
+                let problem =
+                    format!("its loop does not answer (does its disk?); {then}this is what was known before");
+                items.push(BrakeRecord { problem: Some(problem), ..known });
+            }
+        }
+    }
+    items
+}
+
+/// A loop that answers does so within milliseconds, or [`IN_FORCE_MAX`], or a round of deletions.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// What somebody wants of a brake.
 #[derive(Clone, Copy, Debug)]
@@ -257,19 +336,7 @@ pub(super) async fn ask(shared: &Shared, filesystem: Option<String>, wish: Wish)
     if shared.dry_run && matches!(wish, Wish::Engage(_)) {
         return refuse("this is a dry run: nobody is refused".to_owned());
     }
-    let mut answers = Vec::new();
-    for (messages, bell) in shared.brakes.lock().values() {
-        let (answer, answered) = oneshot::channel();
-        if messages.send(Message::Brake(Ask { filesystem: filesystem.clone(), wish, answer })).is_ok() {
-            let _ = bell.write(1);
-            answers.push(answered);
-        }
-    }
-    let mut items = Vec::new();
-    for answered in answers {
-        // Err: it is not the filesystem that was meant, or its loop has ended.
-        items.extend(answered.await.ok());
-    }
+    let items = gather(shared.brakes.put(filesystem.as_ref(), wish), wish, ANSWER_MAX).await;
     match filesystem {
         Some(filesystem) if items.is_empty() => {
             refuse(format!("{filesystem:?} is none of the watched directories; `brake status` lists them"))
@@ -284,13 +351,16 @@ pub(super) async fn ask(shared: &Shared, filesystem: Option<String>, wish: Wish)
 
 /// Does what somebody wants, at once: a filesystem that cannot be measured just now must not keep the brake engaged.
 pub(super) fn obey(fs: &mut Filesystem, ask: Ask) {
-    let directories = fs.directory_names();
-    let is_meant = |name: &String| name == fs.label.as_str() || directories.contains(name);
-    let (Some(braking), true) = (fs.shared.braking.clone(), ask.filesystem.as_ref().is_none_or(is_meant))
-    else {
-        return;
-    };
+    let Some(braking) = fs.shared.braking.clone() else { return };
     let now = monotonic();
+    // The directories may have changed meanwhile.
+    if !is_meant(ask.filesystem.as_ref(), &record(fs, &braking, now)) {
+        return;
+    }
+    // Nobody waits any more, and was told that it is not engaged.
+    if matches!(ask.wish, Wish::Engage(_)) && ask.answer.is_closed() {
+        return;
+    }
     let change = match ask.wish {
         // Nobody meant those where no checkpoints lie.
         Wish::Engage(_) | Wish::Release(_) if ask.filesystem.is_none() && !may_hold(fs) => return,
@@ -301,7 +371,7 @@ pub(super) fn obey(fs: &mut Filesystem, ask: Ask) {
     };
     let Some(change) = change else {
         take_in(fs, &braking);
-        let _ = ask.answer.send(record(fs, &braking, directories, now));
+        let _ = ask.answer.send(record(fs, &braking, now));
         return;
     };
     let stance = if fs.brake.is_engaged() { Stance::Refusing } else { Stance::Off };
@@ -312,10 +382,10 @@ pub(super) fn obey(fs: &mut Filesystem, ask: Ask) {
     // Before the report, which tells of what was refused up to the end.
     take_in(fs, &braking);
     report(fs, &braking, change, fs.available_lately());
-    let _ = ask.answer.send(record(fs, &braking, directories, now));
+    let _ = ask.answer.send(record(fs, &braking, now));
 }
 
-fn record(fs: &Filesystem, braking: &Braking, directories: Vec<String>, now: Monotonic) -> BrakeRecord {
+fn record(fs: &Filesystem, braking: &Braking, now: Monotonic) -> BrakeRecord {
     let decision = &fs.brake.decision;
     let seconds = |until: Monotonic| until.since(now).as_secs();
     let writers = fs.brake.episode.as_ref().map_or(&[][..], |episode| &episode.writers);
@@ -323,7 +393,7 @@ fn record(fs: &Filesystem, braking: &Braking, directories: Vec<String>, now: Mon
         fs.brake.keys.iter().filter_map(|(_, key)| braking.backend.ability(*key)).collect();
     BrakeRecord {
         filesystem: fs.label.as_str().to_owned(),
-        directories,
+        directories: fs.directory_names(),
         engaged: is_refusing(fs),
         reason: decision.engaged().map(|cause| cause.to_string()),
         since: fs.brake.episode.as_ref().map(|episode| episode.began),
@@ -493,5 +563,57 @@ fn report(fs: &mut Filesystem, braking: &Braking, change: Change, available: Byt
         available_bytes: available.0,
         refusals,
     });
+    remember(fs, braking);
     fs.due_publish();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(filesystem: &str) -> BrakeRecord {
+        let directories = vec![format!("{filesystem}/checkpoints")];
+        BrakeRecord { filesystem: filesystem.to_owned(), directories, ..BrakeRecord::default() }
+    }
+
+    #[test]
+    fn a_loop_that_hangs_keeps_nobody_elses_answer_back() {
+        let (hangs, hanging) = oneshot::channel();
+        let (ends, ended) = oneshot::channel();
+        let (answers, answering) = oneshot::channel();
+        drop(ends);
+        answers.send(BrakeRecord { engaged: true, ..known("/b") }).unwrap();
+        let asked = [("/a", hanging), ("/c", ended), ("/b", answering)];
+        let asked = asked.map(|(name, answered)| Asked { known: known(name), answered });
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let gathered = gather(asked.into(), Wish::Release(Duration::ZERO), Duration::from_millis(20));
+        let items = runtime.block_on(gathered);
+        let told: Vec<_> = items.iter().map(|it| (it.filesystem.as_str(), it.engaged)).collect();
+        assert_eq!(told, [("/a", false), ("/b", true)]);
+        assert!(items[0].problem.as_ref().unwrap().contains("does not answer"), "{items:?}");
+        assert_eq!(items[1].problem, None);
+        assert!(hangs.is_closed(), "it can tell that nobody waits any more");
+    }
+
+    #[test]
+    fn only_those_that_are_meant_are_asked() {
+        let brakes = Brakes::default();
+        let mut inboxes = Vec::new();
+        for name in ["/a", "/b"] {
+            let (messages, inbox) = std::sync::mpsc::channel();
+            let label = FilesystemLabel::new(std::path::Path::new(name));
+            brakes.enter(&label, messages, Arc::new(EventFd::new().unwrap()));
+            brakes.learn(&label, known(name));
+            inboxes.push(inbox);
+        }
+        let told = |filesystem: Option<&str>| {
+            let filesystem = filesystem.map(str::to_owned);
+            drop(brakes.put(filesystem.as_ref(), Wish::Tell));
+            inboxes.iter().map(|inbox| inbox.try_iter().count()).collect::<Vec<_>>()
+        };
+        assert_eq!(told(Some("/b/checkpoints")), [0, 1]);
+        assert_eq!(told(Some("/a")), [1, 0]);
+        assert_eq!(told(Some("/c")), [0, 0]);
+        assert_eq!(told(None), [1, 1]);
+    }
 }

@@ -41,6 +41,8 @@ enum Action {
         until_released: bool,
     },
     /// Let everybody write, at once.
+    ///
+    /// Exit code 1 where somebody is refused all the same.
     Release {
         #[command(flatten)]
         which: Which,
@@ -93,8 +95,11 @@ pub fn run(args: Args, common: &Common) -> anyhow::Result<ExitCode> {
     let Reply::Brake { mode, items } = Client::ask(&socket, &request)? else {
         anyhow::bail!("the daemon answered something else; is it of another version than this command?");
     };
-    let is_unmet = |item: &BrakeRecord| !item.engaged || item.problem.is_some();
-    let is_engaging = matches!(request, Request::BrakeEngage { .. });
+    let is_unmet = |item: &BrakeRecord| match request {
+        Request::BrakeEngage { .. } => !item.engaged || item.problem.is_some(),
+        Request::BrakeRelease { .. } => item.engaged,
+        _ => false,
+    };
     let mut out = std::io::stdout().lock();
     match output {
         Output::Json => {
@@ -104,7 +109,7 @@ pub fn run(args: Args, common: &Common) -> anyhow::Result<ExitCode> {
         }
         Output::Table => writeln!(out, "{}", rows(&mode, &items))?,
     }
-    let has_failed = is_engaging && items.iter().any(is_unmet);
+    let has_failed = items.iter().any(is_unmet);
     Ok(if has_failed { ExitCode::from(FAILED) } else { ExitCode::SUCCESS })
 }
 

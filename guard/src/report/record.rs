@@ -95,16 +95,16 @@ pub fn state_words(states: States) -> Vec<&'static str> {
 }
 
 /// The brake of one filesystem.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BrakeRecord {
     /// The filesystem, as metrics call it.
     pub filesystem: String,
     /// The watched directories on it.
     pub directories: Vec<String>,
-    /// Whether writers are refused now.
+    /// Whether writers are refused now, and not only to be.
     pub engaged: bool,
-    /// Why; `null` when they are not.
+    /// Why they are, or are to be; `null` when they are not.
     pub reason: Option<String>,
     /// Since when.
     pub since: Option<Timestamp>,
