@@ -7,9 +7,9 @@ use guard_ebpf::Counting;
 use crate::kernel::{File, offset, read};
 use crate::{filter, hooks};
 
-/// `IORING_OP_WRITEV`, `_WRITE_FIXED` and `_WRITE` of linux/io_uring.h. Splicing and allocating pass the same functions
+/// `IORING_OP_WRITEV`, `_WRITE_FIXED`, `_WRITE` and (Linux 6.15) `_WRITEV_FIXED` of linux/io_uring.h. Splicing and allocating pass the same functions
 /// as the system calls do.
-const WRITES: [u8; 3] = [2, 5, 23];
+const WRITES: [u8; 4] = [2, 5, 23, 61];
 
 /// `io_uring_complete(ring, request, user data, result, …)`, in newer kernels (6.18) `(ring, request, entry)`. Usually in the
 /// writer's context; a request that waited for the disk is completed by whoever reaps it, or a worker.

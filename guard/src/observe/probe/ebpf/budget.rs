@@ -40,7 +40,7 @@ impl Budgets {
     /// it is beyond the limit, this and a writer compete for telling it like two writers do.
     pub(super) fn arm(&mut self, slot: Slot, budget: Bytes) -> Result<Armed, ProbeError> {
         let old = self.epochs[usize::from(slot.0)];
-        let epoch = if old == u16::MAX { 1 } else { old + 1 };
+        let epoch = epoch_after(old, self.total(slot)?.told);
         // Left over from when the epochs last wrapped, if at all.
         self.forget_crossing(slot, epoch)?;
         let limit = Limit::new(epoch, used(self.total(slot)?), budget.0);
@@ -85,6 +85,35 @@ impl Budgets {
     }
 }
 
+/// The epoch of the next limit, after `old`; never 0, nor that whose crossing was `told` last: the kernel takes a crossing of
+/// it for told, which after 65535 armings without a wake would be an old one.
+fn epoch_after(old: u16, told: u64) -> u16 {
+    let next = |epoch: u16| epoch.checked_add(1).unwrap_or(1);
+    let epoch = next(old);
+    if u64::from(epoch) == told { next(epoch) } else { epoch }
+}
+
 fn used(total: Total) -> u64 {
     total.added.wrapping_sub(total.freed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(old: u16, told: u64, expect: u16) {
+        assert_eq!(epoch_after(old, told), expect);
+    }
+
+    #[test]
+    fn no_arming_has_the_epoch_whose_crossing_was_told() {
+        check(0, 0, 1);
+        check(7, 7, 8);
+        check(u16::MAX, u16::MAX.into(), 1);
+        // 65535 armings later, and none was used up.
+        check(6, 7, 8);
+        check(u16::MAX, 1, 2);
+        check(u16::MAX - 1, u16::MAX.into(), 1);
+    }
 }
