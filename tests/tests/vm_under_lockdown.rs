@@ -30,6 +30,13 @@ fn a_kernel_that_hides_its_memory_is_told_by_name_and_the_guard_protects() {
     let report = String::from_utf8(scene.setting.run(&["doctor"]).stdout).unwrap();
     let wanted = "boot with lockdown=integrity";
     assert!(report.contains("confidentiality") && report.contains(wanted), "{report}\n{log}");
+    let is_said_to_work = |line: &str| {
+        let mut words = line.split_whitespace();
+        words.clone().any(|word| word == "works")
+            && words.any(|word| ["fexit", "kprobe", "raw-tracepoint"].contains(&word))
+    };
+    assert!(!report.lines().any(is_said_to_work), "no directory can be watched by any of them\n{report}");
+    assert_eq!(daemon.metric("checkpoint_guard_backend_degraded"), Some(1.0), "{log}");
     drop(daemon);
 
     scene.configure("[probe]\nmode = \"raw-tracepoint\"\n");

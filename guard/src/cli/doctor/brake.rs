@@ -1,16 +1,17 @@
 //! What could refuse writes when nothing more may be deleted.
 
 use nix::errno::Errno;
-use nix::sys::fanotify::{EventFFlags, Fanotify, InitFlags};
 
 use super::report::{Check, Section, State};
+use crate::act::brake::{BrakeError, try_group};
 use crate::config::BrakeMode;
 use crate::observe::host::kernel::Kernel;
 use crate::observe::probe::Refusing;
 
 /// BPF LSM, fanotify, and which of them a daemon takes.
 pub(super) fn section(kernel: &Kernel, mode: BrakeMode) -> Section {
-    let (lsm, fanotify) = (lsm(), fanotify(kernel));
+    // As the daemon tries it, a mark included; nobody is held up.
+    let (lsm, fanotify) = (lsm(), fanotify(kernel.version(), try_group()));
     let taken = taken(mode, lsm.state == State::Ok, can_refuse(&fanotify));
     Section { name: "brake", checks: vec![lsm, fanotify, taken] }
 }
@@ -54,32 +55,28 @@ fn taken(mode: BrakeMode, lsm: bool, fanotify: bool) -> Check {
         BrakeMode::Auto if lsm => Check::ok(NAME, "BPF LSM"),
         BrakeMode::Auto if fanotify => Check::ok(NAME, "fanotify"),
         BrakeMode::Auto => {
-            Check::note(NAME, "none: at critical, when nothing more may be deleted, writers go on")
+            Check::note(NAME, "none: at critical, when nothing more may be deleted, writers go on").advising(
+                "make one of the two above work (docs/BRAKE.md), or leave more room: pins and protection that do not reach critical",
+            )
         }
     }
 }
 
-fn fanotify(kernel: &Kernel) -> Check {
-    // Nothing is marked, so nobody is held up.
-    let group = Fanotify::init(
-        InitFlags::FAN_CLASS_PRE_CONTENT | InitFlags::FAN_CLOEXEC | InitFlags::FAN_NONBLOCK,
-        EventFFlags::O_RDONLY | EventFFlags::O_CLOEXEC,
-    );
-    match group {
-        Ok(_) if kernel.version() >= (6, 14) => {
-            Check::ok("fanotify", format!("{OPENS}and writes can be refused, with ENOSPC"))
+fn fanotify(version: (u32, u32), tried: Result<(), Errno>) -> Check {
+    const NAME: &str = "fanotify";
+    match tried {
+        Ok(()) if version >= (6, 14) => {
+            Check::ok(NAME, format!("{OPENS}and writes can be refused, with ENOSPC"))
         }
-        Ok(_) if kernel.version() >= (6, 13) => {
-            Check::ok("fanotify", format!("{OPENS}can be refused, with ENOSPC"))
-        }
-        Ok(_) => Check::note(
-            "fanotify",
+        Ok(()) if version >= (6, 13) => Check::ok(NAME, format!("{OPENS}can be refused, with ENOSPC")),
+        Ok(()) => Check::note(
+            NAME,
             format!("{OPENS}can be refused, but only with EPERM (ENOSPC came with Linux 6.13)"),
         ),
-        Err(Errno::EPERM) => Check::note("fanotify", "not permitted to this command")
+        Err(Errno::EPERM) => Check::note(NAME, "not permitted to this command")
             .advising("it needs CAP_SYS_ADMIN; deploy/kubernetes/components/fanotify-brake adds it"),
-        Err(errno) => Check::note("fanotify", format!("no permission events here: {}", errno.desc()))
-            .advising("the kernel needs CONFIG_FANOTIFY_ACCESS_PERMISSIONS"),
+        Err(errno) => Check::note(NAME, BrakeError::Fanotify(errno).to_string())
+            .advising("the other means is BPF LSM; docs/BRAKE.md says what each needs"),
     }
 }
 
@@ -92,6 +89,17 @@ mod tests {
         let taken = taken(mode, works.0, works.1);
         assert_eq!(taken.state, state, "{taken:?}");
         assert!(taken.value.starts_with(begins), "{taken:?}");
+    }
+
+    #[test]
+    fn fanotify_is_what_the_trial_says_whatever_the_version() {
+        for version in [(5, 10), (6, 13), (6, 18)] {
+            assert!(can_refuse(&fanotify(version, Ok(()))), "{version:?}");
+            // A group can be had, and marks are refused.
+            let refused = fanotify(version, Err(Errno::EINVAL));
+            assert!(!can_refuse(&refused) && refused.state == State::Note, "{refused:?}");
+            assert!(refused.value.contains("CONFIG_FANOTIFY_ACCESS_PERMISSIONS"), "{refused:?}");
+        }
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! [`Directories`]: which directories are watched, and which programs that takes.
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use guard_ebpf::{DIRECTORIES, Directory, Learn, Watched, names};
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
 use nix::sys::statfs;
 
 use super::super::{Backend, Coverage, ProbeError};
@@ -131,8 +133,13 @@ impl Directories {
         self.refused.push(way);
     }
 
-    /// Whether the kernel lets a backend in: attaches its programs for a moment. [`Directories::settle`] afterwards.
+    /// Whether the kernel lets a backend in: attaches its programs for a moment, after asking about a directory, without
+    /// which none can be watched by any backend. [`Directories::settle`] afterwards.
     pub(super) fn try_backend(&mut self, backend: Backend) -> Result<Coverage, ProbeError> {
+        // Not to be read, and so nothing that a sandbox forbids.
+        let root = open("/", OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty());
+        let root = root.map_err(|errno| ProbeError::Directory { fd: -1, source: errno.into() })?;
+        self.learn(root.as_fd())?;
         let ways = way::of_backend(backend, &self.layout);
         let missing = format!("function or tracepoint of the kind that {backend} counts by");
         let mut outcome = Err(ProbeError::Unfamiliar { missing });
