@@ -147,22 +147,36 @@ pub enum BrakeError {
     #[error("fanotify has no permission events for us: {0}{hint}", hint = fanotify_hint(.0))]
     Fanotify(Errno),
     /// A directory could not be taken up.
-    #[error("the brake does not work for a directory: {0}")]
+    #[error("the brake cannot hold the directory: {0}{hint}", hint = directory_hint(.0))]
     Directory(Errno),
     /// More directories than [`DIRECTORIES_MAX`].
-    #[error("the brake holds {DIRECTORIES_MAX} directories at most; this one is left out")]
+    #[error(
+        "the brake holds {DIRECTORIES_MAX} directories at most, and this one is left out: let checkpoints go to fewer"
+    )]
     TooMany,
 }
 
 /// Each directory has a fanotify group, of which a user has 128 (`fs.fanotify.max_user_groups`).
 pub const DIRECTORIES_MAX: usize = 64;
 
+fn directory_hint(errno: &Errno) -> &'static str {
+    match errno {
+        Errno::EMFILE | Errno::ENFILE => "; raise the limit on descriptors (systemd: LimitNOFILE)",
+        Errno::ENOMEM => "; raise the memory limit",
+        _ => "; writers into it are not refused, and restarting checkpoint-guard tries again",
+    }
+}
+
 fn fanotify_hint(errno: &Errno) -> &'static str {
     match errno {
         Errno::EPERM => "; it needs CAP_SYS_ADMIN and a seccomp profile that lets fanotify_init(2) pass",
         Errno::ENOSYS => "; this kernel was built without CONFIG_FANOTIFY",
         Errno::EINVAL => "; this kernel was built without CONFIG_FANOTIFY_ACCESS_PERMISSIONS",
-        Errno::EMFILE => "; too many groups (fs.fanotify.max_user_groups) or descriptors",
+        Errno::EMFILE => "; too many groups (raise fs.fanotify.max_user_groups) or descriptors",
+        Errno::ENOENT => "; sysfs is not mounted at /sys, where it is tried",
+        Errno::ESRCH | Errno::EPIPE | Errno::ECONNRESET => {
+            "; the process that tries it could not be started, the log of the start says why"
+        }
         _ => "",
     }
 }

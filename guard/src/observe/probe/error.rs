@@ -55,7 +55,11 @@ pub enum ProbeError {
         source: std::io::Error,
     },
     /// More than [`guard_ebpf::DIRECTORIES`].
-    #[error("more than {} directories to watch", guard_ebpf::DIRECTORIES)]
+    #[error(
+        "more than {} directories: this one is left to inotify and the timer, or not held by the brake; let checkpoints go to \
+         fewer directories",
+        guard_ebpf::DIRECTORIES
+    )]
     TooManyDirectories,
     /// Above [`Slot::MAX`](super::Slot::MAX).
     #[error("there is no filesystem slot {slot}, only 0 to {}", guard_ebpf::SLOTS - 1)]
