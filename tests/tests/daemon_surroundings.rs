@@ -41,6 +41,19 @@ fn case_08_a_kernel_that_refuses_ebpf_is_said_and_the_next_mode_down_protects() 
 }
 
 #[test]
+fn case_08_ebpf_that_loads_and_cannot_watch_any_directory_is_said_to_be_missing() {
+    // CAP_BPF alone: maps can be made, and no program reads the kernel's memory.
+    let capabilities = "--bounding-set=-perfmon,-sys_admin";
+    let (_scene, daemon) = check_protection("", |setting| setting.start_through(&["setpriv", capabilities]));
+    if !daemon.log().contains("eBPF loaded") {
+        println!("SKIPPED: eBPF does not even load here");
+        return;
+    }
+    assert_eq!(daemon.metric(DEGRADED), Some(1.0), "{}", daemon.log());
+    assert_eq!(daemon.metric("checkpoint_guard_backend_info{backend=\"inotify\"}"), Some(1.0));
+}
+
+#[test]
 fn case_08_no_inotify_instances_and_no_ebpf_leave_the_clock() {
     // The limit of a user namespace of its own, in which there is no eBPF either.
     let forbid = "echo 0 > /proc/sys/user/max_inotify_instances; exec \"$@\"";

@@ -514,6 +514,7 @@ impl Filesystem {
             }
         }
         self.shared.metrics.filesystem(&self.label).backend(backend.as_str());
+        self.shared.is_taken_by(&path, Some(backend));
         if is_staging {
             // Somebody looks every second while there is anything to see.
             detail = Detail::Entries;
@@ -756,6 +757,7 @@ impl Filesystem {
             watched.remove(self.dirs[index].as_fd());
         }
         let DirectoryConfig { path, layout, .. } = &self.directories[index].config;
+        self.shared.is_taken_by(path, None);
         match layout {
             Layout::Staging => self.shared.staging.remove(path),
             Layout::PodCheckpoints => self.shared.growths.remove_tree(path),

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -48,6 +48,11 @@ pub(super) struct Shared {
     /// Failed audit writes that the metric knows of.
     audit_failures: AtomicU64,
     holdings: Mutex<BTreeMap<FilesystemLabel, Holdings>>,
+    /// What sees the writes to each watched directory.
+    taken_by: Mutex<BTreeMap<PathBuf, Backend>>,
+    /// eBPF was not switched off.
+    wants_ebpf: bool,
+    is_degraded: AtomicBool,
     cluster: Mutex<Arc<Cluster>>,
     questions: Option<Questions>,
     notices: Option<Notices>,
@@ -70,8 +75,6 @@ impl Shared {
         let stop = Arc::new(AtomicBool::new(false));
         let probing = Probing::start(config.probe, stop.clone())?;
         let braking = Braking::start(config.brake, dry_run, stop.clone())?;
-        let degraded = probing.is_none() && config.probe != crate::config::ProbeMode::Off;
-        metrics.backend_degraded(degraded);
         let health = Arc::new(Health::new(STALE_AFTER));
         health.configured();
         let settings = config.audit.path.clone().map(|path| AuditSettings {
@@ -101,14 +104,33 @@ impl Shared {
             audit,
             audit_failures,
             holdings,
+            taken_by: Mutex::default(),
+            wants_ebpf: config.probe != crate::config::ProbeMode::Off,
+            is_degraded: AtomicBool::new(false),
             cluster: Mutex::new(link.map(Link::latest).unwrap_or_default()),
             questions: link.map(|link| link.questions.clone()),
             notices: link.and_then(|link| link.notices.clone()),
         };
-        if degraded {
-            shared.leave(Notice::backend_degraded(shared.backend().as_str()));
-        }
+        shared.count_degraded(&BTreeMap::new());
         Ok(shared)
+    }
+
+    /// What sees the writes to a directory from now on; `None`: it is no longer watched.
+    pub(super) fn is_taken_by(&self, directory: &Path, backend: Option<Backend>) {
+        let mut taken_by = lock(&self.taken_by);
+        match backend {
+            Some(backend) => taken_by.insert(directory.to_owned(), backend),
+            None => taken_by.remove(directory),
+        };
+        self.count_degraded(&taken_by);
+    }
+
+    fn count_degraded(&self, taken_by: &BTreeMap<PathBuf, Backend>) {
+        let is_degraded = self.wants_ebpf && is_degraded(self.probing.is_some(), taken_by);
+        self.metrics.backend_degraded(is_degraded);
+        if !self.is_degraded.swap(is_degraded, Ordering::Relaxed) && is_degraded {
+            self.leave(Notice::backend_degraded(Backend::Inotify.as_str()));
+        }
     }
 
     /// What sees the writes.
@@ -253,6 +275,12 @@ impl Shared {
     }
 }
 
+/// Whether writes to any directory are seen by less than eBPF. That it is loaded says little: without CAP_PERFMON, or under
+/// lockdown=confidentiality, no directory can be watched by it.
+fn is_degraded(is_loaded: bool, taken_by: &BTreeMap<PathBuf, Backend>) -> bool {
+    !is_loaded || taken_by.values().any(|backend| *backend == Backend::Inotify)
+}
+
 fn backend_of(probing: Option<&Probing>) -> Backend {
     probing.map_or(Backend::Inotify, Probing::backend)
 }
@@ -291,4 +319,24 @@ fn next_id() -> u64 {
 /// What these mutexes guard is whole between any two statements: a panic elsewhere must not end the guard.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(is_loaded: bool, taken_by: &[Backend], expect: bool) {
+        let named = taken_by.iter().enumerate();
+        let taken_by = named.map(|(number, backend)| (PathBuf::from(number.to_string()), *backend)).collect();
+        assert_eq!(is_degraded(is_loaded, &taken_by), expect, "{taken_by:?}");
+    }
+
+    #[test]
+    fn a_directory_that_is_left_to_inotify_is_what_degraded_means() {
+        check(false, &[], true);
+        check(true, &[], false);
+        check(true, &[Backend::RawTracepoint, Backend::Fexit], false);
+        check(true, &[Backend::RawTracepoint, Backend::Inotify], true);
+    }
 }

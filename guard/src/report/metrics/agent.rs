@@ -56,7 +56,7 @@ impl AgentFamilies {
             ),
             backend_degraded: families.gauge(
                 "checkpoint_guard_backend_degraded",
-                "1 when a better backend was asked for than this kernel grants: reactions take longer.",
+                "1 while writes to any directory are seen by inotify and the timer only, though eBPF was asked for: reactions take longer.",
             ),
             sandbox: families.gauge_by(
                 "checkpoint_guard_sandbox_active",
