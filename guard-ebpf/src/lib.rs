@@ -367,8 +367,8 @@ pub struct WakeRecord {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BrakeOffsets {
-    /// `file.f_mode`
-    pub file_mode: u32,
+    /// `file.f_flags`
+    pub file_flags: u32,
     /// `dentry.d_name.len`
     pub name_len: u32,
     /// `dentry.d_name.name`
@@ -377,7 +377,7 @@ pub struct BrakeOffsets {
 
 impl BrakeOffsets {
     /// Before the guard has looked them up.
-    pub const UNKNOWN: BrakeOffsets = BrakeOffsets { file_mode: 0, name_len: 0, name_pointer: 0 };
+    pub const UNKNOWN: BrakeOffsets = BrakeOffsets { file_flags: 0, name_len: 0, name_pointer: 0 };
 }
 
 /// A directory that the brake holds.

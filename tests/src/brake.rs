@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use guard::model::Bytes;
@@ -52,10 +53,14 @@ pub fn is_refused<T>(result: std::io::Result<T>, refusal: Errno) -> bool {
     }
 }
 
-/// Waits until creating a file is refused.
+/// Waits until creating a file is refused. Each time another one: by BPF LSM whoever opens one that is there is let through.
 #[track_caller]
 pub fn wait_for_brake(scene: &Scene, daemon: &mut Daemon, refusal: Errno) {
-    daemon.wait_until("braking", |_| is_refused(create(scene, "attempt.tar"), refusal));
+    static ATTEMPTS: AtomicU64 = AtomicU64::new(0);
+    daemon.wait_until("braking", |_| {
+        let number = ATTEMPTS.fetch_add(1, Ordering::Relaxed);
+        is_refused(create(scene, &format!("attempt-{number}.tar")), refusal)
+    });
 }
 
 /// Now, to measure how long others wait.

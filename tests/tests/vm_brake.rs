@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::time::Duration;
 
 use guard::act::brake::lsm::LsmBrake;
@@ -10,6 +11,7 @@ use guard::act::brake::{LEASE, Stance};
 use guard::model::{Bytes, Monotonic};
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
+use nix::libc;
 use nix::sys::signal::Signal;
 use nix::time::{ClockId, clock_gettime};
 use tests::brake::{self, Writer, create, median, monotonic, now, settings, until_open};
@@ -52,15 +54,21 @@ fn writers_are_refused_also_in_the_middle_and_nobody_else() {
         .unwrap();
     under_way.write_all(&[7; 8192]).unwrap();
     std::fs::create_dir(at("below")).unwrap();
+    std::fs::write(at("emptied"), "content").unwrap();
     let mut daemon = scene.setting.start();
-    daemon.wait_until("braking", |_| is_refused(create(&scene, "attempt.tar")));
+    brake::wait_for_brake(&scene, &mut daemon, Errno::ENOSPC);
     assert!(is_refused(create(&scene, "refused.tar")));
     assert!(!scene.has("refused.tar"), "nothing is left of a refused creation");
 
     assert!(is_refused(under_way.write_all(&[7; 4096])), "a write in progress");
     let grown = fallocate(&under_way, FallocateFlags::empty(), 8192, 65536);
     assert!(is_refused(grown.map_err(std::io::Error::from)), "fallocate");
-    assert!(is_refused(File::options().append(true).open(at("readable"))), "appending");
+    let mut opened = File::options().append(true).open(at("readable")).expect("nothing is written yet");
+    assert!(is_refused(opened.write_all(&[7; 512])), "appending");
+    let nameless = File::options().write(true).custom_flags(libc::O_TMPFILE).open(scene.directory());
+    assert!(is_refused(nameless), "a file without a name");
+    let emptied = File::options().write(true).truncate(true).open(at("emptied"));
+    assert_eq!(emptied.expect("who makes his file smaller passes").metadata().unwrap().len(), 0);
     assert!(is_refused(std::fs::create_dir(at("checkpoint-web_team-2026-01-01T00:00:00Z"))), "a directory");
     assert!(is_refused(File::create(at("below/deep.img"))), "further down");
 
@@ -79,9 +87,9 @@ fn writers_are_refused_also_in_the_middle_and_nobody_else() {
     assert_eq!(daemon.get("/readyz").unwrap().0, 200);
     daemon.wait_until("counting", |daemon| {
         let calls = daemon.metric("checkpoint_guard_brake_refused_calls_total{writer=\"other\"}");
-        calls.is_some_and(|calls| calls >= 5.0)
-            // The write and what fallocate(2) was to allocate.
-            && daemon.metric("checkpoint_guard_brake_refused_bytes_total") == Some(4096.0 + 65536.0)
+        calls.is_some_and(|calls| calls >= 7.0)
+            // The writes and what fallocate(2) was to allocate.
+            && daemon.metric("checkpoint_guard_brake_refused_bytes_total") == Some(4096.0 + 512.0 + 65536.0)
     });
     let engaged = daemon.audit().into_iter().find(|line| line["kind"] == "Brake").unwrap();
     assert_eq!((&engaged["engaged"], &engaged["mode"]), (&true.into(), &"lsm".into()));

@@ -29,8 +29,8 @@ const NO_SPACE: i32 = -28;
 const WRITES: u32 = 0x2 | 0x8;
 /// `WRITE` (include/linux/kernel.h), the direction.
 const WRITE: u32 = 1;
-/// `FMODE_WRITE`.
-const FMODE_WRITE: u32 = 0x2;
+/// `__O_TMPFILE` (include/uapi/asm-generic/fcntl.h), which open(2) leaves in `f_flags`.
+const TMPFILE: u32 = 0o20_000_000;
 const PROT_WRITE: u64 = 0x2;
 /// `MAP_PRIVATE`, of the type bits.
 const MAP_PRIVATE: u64 = 0x2;
@@ -48,13 +48,14 @@ pub(crate) fn refuse_write(context: LsmContext) -> i32 {
     refuse_file(braking, unsafe { File::from_argument(context.arg(0)) })
 }
 
-/// `file_open(file)`: after the file was found, before anybody has it.
+/// `file_open(file)`: after the file was found, before anybody has it. Refuses making one without a name, which passes no
+/// other hook; who opens a file that is there is refused when he writes, and may truncate it.
 #[lsm(hook = "file_open")]
 pub(crate) fn refuse_open(context: LsmContext) -> i32 {
     let Some(braking) = braking() else { return 0 };
     // SAFETY: the first argument is the file.
     let file = unsafe { File::from_argument(context.arg(0)) };
-    if file.field(offset!(file_mode)) & FMODE_WRITE == 0 {
+    if file.field(offset!(file_flags)) & TMPFILE == 0 {
         return 0;
     }
     refuse_file(braking, file)

@@ -352,7 +352,7 @@ fn self_test(directory: BorrowedFd<'_>) -> Result<(), ProbeError> {
 
 fn brake_offsets(btf: &btf::Btf) -> Result<BrakeOffsets, ProbeError> {
     Ok(BrakeOffsets {
-        file_mode: btf.offset("file", "f_mode")?,
+        file_flags: btf.offset("file", "f_flags")?,
         name_len: btf.offset("dentry", "d_name.len")?,
         name_pointer: btf.offset("dentry", "d_name.name")?,
     })
