@@ -189,7 +189,11 @@ impl Fanotify {
 
     /// See [`super::Backend::is_in_force`].
     pub fn is_in_force(&self, key: Key) -> bool {
-        self.look(key).is_some_and(|it| it.reported == Some(it.stance) && it.problem.is_none())
+        match self.look(key) {
+            Some(it) => it.reported == Some(it.stance) && it.problem.is_none(),
+            // Without a helper everybody passes.
+            None => self.lock().directories.get(&key).is_none_or(|it| it.stance == Stance::Off),
+        }
     }
 
     /// See [`super::Backend::is_refusing`].
@@ -502,5 +506,7 @@ mod tests {
         let problem = brake.problem(Key(0)).unwrap();
         assert!(problem.contains("restart checkpoint-guard"), "{problem}");
         assert!(brake.ability(Key(0)).unwrap().stops_writes, "what it can do is known all the same");
+        brake.set(Key(0), Stance::Off);
+        assert!(brake.is_in_force(Key(0)), "letting everybody pass takes no helper");
     }
 }

@@ -202,7 +202,7 @@ impl Notice {
     /// A better backend was asked for than this node grants.
     pub fn backend_degraded(backend: &str) -> Notice {
         let sentence = format!(
-            "writes are seen by {backend} only: this kernel or the guard's capabilities do not grant eBPF; reactions take longer"
+            "writes to a watched directory are seen by {backend} only: its filesystem, this kernel or the guard's capabilities do not grant eBPF (the log tells which); reactions take longer"
         );
         Notice::node(true, "CheckpointGuardBackendDegraded", "Watching", sentence)
     }
