@@ -41,6 +41,7 @@ impl Outcome {
 }
 
 impl Attempt {
+    #[cfg(feature = "ebpf")]
     pub(super) fn new(backend: Backend, result: Result<Outcome, ProbeError>) -> Attempt {
         match result {
             Ok(outcome) => Attempt { backend, outcome, why: None, remedy: None },
