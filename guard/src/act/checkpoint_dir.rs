@@ -107,9 +107,9 @@ pub struct Expected<'n> {
     pub kind: Kind,
     /// Its inode.
     pub file: FileId,
-    /// `st_size`. Not looked at for a pod checkpoint, whose parts are looked at one by one.
+    /// `st_size`; for a pod checkpoint the sum below it.
     pub len: Bytes,
-    /// `st_mtim`, to the nanosecond. Not looked at for a pod checkpoint.
+    /// `st_mtim`, to the nanosecond; for a pod checkpoint the newest in it.
     pub modified: Timestamp,
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use nix::time::{ClockId, clock_gettime};
 
-use crate::model::Monotonic;
+use crate::model::{Moment, Monotonic};
 
 /// `CLOCK_MONOTONIC`: what the kernel's `bpf_ktime_get_ns` counts, so its events can be compared with it. Does not
 /// jump when somebody sets the time; stands still while the machine sleeps.
@@ -18,4 +18,9 @@ pub fn monotonic() -> Monotonic {
 #[expect(clippy::disallowed_methods, reason = "this is where the clock is asked")]
 pub fn wall() -> Timestamp {
     Timestamp::now()
+}
+
+/// Both.
+pub fn moment() -> Moment {
+    Moment { monotonic: monotonic(), wall: wall() }
 }

@@ -50,7 +50,7 @@ pub const KEYS: &[Key] = &[
         "directory[].layout",
         "`\"archives\"`, `\"pod-checkpoints\"`, `\"staging\"`",
         "\"archives\"",
-        "What a checkpoint is there: a tar file, a subdirectory, or nothing of ours (an engine's work directory: \
+        "What a checkpoint is there: a tar file, a subdirectory (finished when nothing in it has changed for 10 s), or nothing of ours (an engine's work directory: \
          watched and forecast, never deleted from).",
         "",
     ),

@@ -120,7 +120,7 @@ impl CheckpointDir {
         }
         if is_type(&stat, libc::S_IFDIR) {
             let root = walk::open_directory(place, left_as).map_err(Refused::failed("openat2"))?;
-            let removed = pod::check_below(&root)?;
+            let removed = pod::check_below(&root)?.removed;
             return pod::finish(aside, root, removed);
         }
         if !is_type(&stat, libc::S_IFREG) {
