@@ -378,6 +378,35 @@ fn case_39_a_clock_that_jumps_ahead_for_a_moment_costs_no_young_one() {
 }
 
 #[test]
+fn case_39_a_clock_that_is_a_month_ahead_makes_nothing_too_old() {
+    let Some(clocks) = Clocks::new().ok() else { return println!("SKIPPED: no C compiler") };
+    let scene = Scene::new();
+    let at = jiff::Timestamp::from_second(jiff_now()).unwrap();
+    let write = |second| {
+        let archive = tests::archives::Archive::new("team", "web", "main", at - second, 1 << 20);
+        archive.write_in(&scene.directory()).unwrap();
+        archive.kubelet_name()
+    };
+    let second = jiff::SignedDuration::from_secs;
+    let mut names: Vec<_> = (1..=2).map(|n| write(second(60 * n))).collect();
+    scene.configure(
+        "[eviction]\nmin-age = \"0s\"\n[[retention]]\nnamespace = \"team\"\nmax-age = \"1d\"\nmax-count.container = 3",
+    );
+    let mut daemon = scene.setting.start_with(&[], &mut |command| clocks.rule(command));
+    daemon.keeps_running_for(Duration::from_secs(1));
+    clocks.set_wall(30 * 86_400);
+    // One that is complete calls for a run.
+    names.push(write(second(30)));
+    daemon.wait_until("noticing", |daemon| daemon.log().contains("the wall clock was set"));
+    daemon.keeps_running_for(Duration::from_millis(500));
+    check_all_there(&scene, &names, &daemon);
+    // A count needs no clock.
+    write(second(20));
+    daemon.wait_until("keeping the count", |daemon| daemon.deleted() == names[1..2]);
+    assert_eq!(daemon.log().matches("the wall clock was set").count(), 1);
+}
+
+#[test]
 fn a_machine_that_slept_goes_on_where_it_was() {
     // CLOCK_MONOTONIC stands still while a machine sleeps; the wall clock does not.
     let Some((scene, names, clocks, mut daemon)) = with_clocks() else { return };

@@ -1,4 +1,4 @@
-//! The only two clocks. Decisions get their readings as arguments.
+//! The only clocks. Decisions get their readings as arguments.
 
 use std::time::Duration;
 
@@ -20,7 +20,12 @@ pub fn wall() -> Timestamp {
     Timestamp::now()
 }
 
-/// Both.
+/// `CLOCK_BOOTTIME`: how long the machine has been up, asleep or not. Nobody can set it.
+pub fn up() -> Duration {
+    clock_gettime(ClockId::CLOCK_BOOTTIME).expect("CLOCK_BOOTTIME exists since Linux 2.6.39").into()
+}
+
+/// By both.
 pub fn moment() -> Moment {
     Moment { monotonic: monotonic(), wall: wall() }
 }

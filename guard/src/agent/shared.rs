@@ -11,7 +11,7 @@ use crate::act::checkpoint_dir::Leftover;
 use crate::act::journal::{Intent, Journal, Outcome, Verdict};
 use crate::agent::awaited::Awaited;
 use crate::agent::braking::{Brakes, Braking};
-use crate::agent::clock::wall;
+use crate::agent::clock::{up, wall};
 use crate::agent::cluster::{Link, Questions};
 use crate::agent::growth::Growths;
 use crate::agent::notify::Notify;
@@ -19,7 +19,7 @@ use crate::agent::probing::Probing;
 use crate::agent::staging::Staging;
 use crate::agent::view::View;
 use crate::config::Config;
-use crate::decide::Transition;
+use crate::decide::{Transition, WallClock, wall_clock};
 use crate::model::{Cluster, Inventory, Monotonic, Observation, Plan, PodName};
 use crate::observe::probe::Backend;
 use crate::report::audit::{AuditLog, AuditSettings, Event};
@@ -44,6 +44,7 @@ pub(super) struct Shared {
     pub(super) awaited: Awaited,
     pub(super) dry_run: bool,
     pub(super) stop: Arc<AtomicBool>,
+    wall_clock: Mutex<WallClock>,
     audit: Mutex<Option<AuditLog>>,
     /// Failed audit writes that the metric knows of.
     audit_failures: AtomicU64,
@@ -98,6 +99,7 @@ impl Shared {
             awaited: Awaited::default(),
             dry_run,
             stop,
+            wall_clock: Mutex::default(),
             audit,
             audit_failures,
             holdings,
@@ -131,6 +133,19 @@ impl Shared {
         if let Some(notice) = Notice::from_audit(event) {
             self.leave(notice);
         }
+    }
+
+    /// Whether the wall clock tells how old something is; says so when somebody has set it.
+    pub(super) fn tells_age(&self) -> bool {
+        let (wall, up) = (wall(), up());
+        let mut clock = lock(&self.wall_clock);
+        if let Some(step) = clock.see(wall, up) {
+            tracing::warn!(
+                seconds = step.as_secs(), held = ?wall_clock::HELD_FOR,
+                "the wall clock was set; for a while nothing is deleted for its age alone (max-age)"
+            );
+        }
+        !clock.is_doubtful(up)
     }
 
     /// Whether anybody reads notices.
