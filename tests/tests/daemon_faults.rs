@@ -269,6 +269,24 @@ fn a_mount_that_hangs_from_the_start_stops_nobody_else() {
 }
 
 #[test]
+fn a_directory_far_below_a_mount_that_hangs_keeps_nobody_from_starting() {
+    let stuck = Fuse::mount().unwrap();
+    stuck.hang();
+    let (scene, names) = scene();
+    let settings = "[pressure]\nsoft = false\nhard = { available = \"64MiB\" }\ncritical = { available = \"16MiB\" }\n\
+                    minimum-reclaim = { available = \"8MiB\" }\nkubelet-config = false\n\
+                    [notify]\ncommand = [\"/bin/true\"]";
+    let below = format!("{}\noptional = true", directory_table(&stuck.path().join("pods/one")));
+    let directories = format!("{below}\n{}", directory_table(&scene.directory()));
+    scene.setting.configure(&format!("{directories}\n{settings}\n{UNHURRIED}"));
+    scene.leave(Bytes::mib(60));
+    let mut daemon = scene.setting.launch(&[], &mut |_| {});
+    check_reclaims_one(&scene, &names, &mut daemon);
+    assert!(daemon.log().contains("the sandbox leaves it out"), "{}", daemon.log());
+    assert!(daemon.audit().iter().any(|line| line["kind"] == "Command" && line["outcome"] == "done"));
+}
+
+#[test]
 fn a_directory_that_is_removed_and_made_again() {
     let (scene, names) = scene();
     let mut daemon = scene.setting.start();
