@@ -608,6 +608,7 @@ impl Filesystem {
             self.check_places();
         }
         if rescan {
+            self.retry_leftovers();
             let rests: Vec<_> = (0..self.directories.len()).map(|index| self.scan(index)).collect();
             self.scan_again_after(rests.into_iter().try_fold(SCAN_EVERY, |most, rest| Some(most.max(rest?))));
         }
@@ -699,6 +700,15 @@ impl Filesystem {
                 tracing::error!(directory = %it.config.path.display(), %errno, "cannot read the directory");
                 self.shared.metrics.filesystem(&self.label).scan_failed();
                 None
+            }
+        }
+    }
+
+    /// Takes up again deletions that could not be finished. No round is under way where this is called.
+    fn retry_leftovers(&self) {
+        for (it, dir) in self.directories.iter().zip(&self.dirs).filter(|(it, _)| !it.gone) {
+            for leftover in dir.retry_leftovers() {
+                self.shared.record_leftover(&it.config.path, &leftover);
             }
         }
     }

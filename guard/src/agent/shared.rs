@@ -199,17 +199,17 @@ impl Shared {
         });
     }
 
-    /// Records what became of a deletion that a crash had interrupted.
+    /// Records what became of a deletion that a crash or a failure had interrupted.
     pub(super) fn record_leftover(&self, directory: &Path, leftover: &Leftover) {
         let left_as = leftover.left_as.to_string_lossy();
         match &leftover.outcome {
             Ok(removed) => {
                 tracing::info!(directory = %directory.display(), %left_as, freed = %removed.allocated,
-                    "finished a deletion that a crash had interrupted");
+                    "finished a deletion that had been interrupted");
             }
             Err(refused) => {
                 tracing::warn!(directory = %directory.display(), %left_as, %refused,
-                    "did not finish a deletion that a crash had interrupted");
+                    "did not finish a deletion that had been interrupted");
             }
         }
         if let Some(audit) = &mut *lock(&self.audit) {

@@ -90,7 +90,7 @@ impl AuditLog {
         self.write(None, event)
     }
 
-    /// Records what became of a deletion that a crash had interrupted.
+    /// Records what became of a deletion that a crash or a failure had interrupted.
     pub fn record_leftover(&mut self, directory: &std::path::Path, leftover: &Leftover) {
         let error = leftover.outcome.as_ref().err();
         let event = Event::Leftover {
@@ -98,7 +98,7 @@ impl AuditLog {
             directory: directory.to_string_lossy().into_owned(),
             name: leftover.name.as_ref().map(|name| name.to_string_lossy().into_owned()),
             left_as: leftover.left_as.to_string_lossy().into_owned(),
-            reason: "interrupted by a crash and taken up again at the next start",
+            reason: "interrupted by a crash or a failure and taken up again",
             outcome: match error {
                 None => "deleted",
                 Some(refused) if refused.is_failure() => "failed",

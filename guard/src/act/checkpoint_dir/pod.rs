@@ -3,7 +3,7 @@
 //! It goes whole or not at all, as far as a person can see: everything below it is checked before its name is
 //! taken away, and again afterwards, when nobody can reach it by path any more; only then is it emptied, from the
 //! leaves up, beneath its descriptor. A crash in between leaves it under its private name, half empty perhaps, to
-//! be finished at the next start and never to be listed.
+//! be finished at the next start and never to be listed; what the kernel refuses is tried again ([`super::leftovers`]).
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -54,7 +54,11 @@ pub(super) fn remove(dir: &CheckpointDir, expected: &Expected<'_>, id: u64) -> R
         _ => Err(Refused::Changed(Changed::File)),
     };
     match checked {
-        Ok(below) => finish(aside, root, below.removed),
+        Ok(below) => {
+            let left_as = aside.name().to_owned();
+            let finished = finish(aside, root, below.removed);
+            finished.inspect_err(|refused| dir.note_unfinished(id, expected.name, left_as, refused))
+        }
         Err(refused) => {
             aside.put_back();
             Err(refused)

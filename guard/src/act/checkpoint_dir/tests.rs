@@ -284,6 +284,50 @@ fn leftovers_of_a_crash_are_finished() {
 }
 
 #[test]
+fn what_could_not_be_finished_is_taken_up_again_and_told_when_there_is_news() {
+    let watched = Watched::new();
+    let planned = watched.pod_checkpoint("checkpoint-web");
+    let left_as = format!(".evicting-1-{}", planned.file.ino);
+    fs::rename(watched.path.join("checkpoint-web"), watched.path.join(&left_as)).unwrap();
+    let reader = File::open(watched.path.join(&left_as).join("pod.json")).unwrap();
+    let leftovers = watched.dir.finish_leftovers(&|_| Some("checkpoint-web".into())).unwrap();
+    assert!(matches!(leftovers[0].outcome, Err(Refused::InUse { .. })), "{leftovers:?}");
+    assert_eq!(watched.dir.retry_leftovers(), []);
+    drop(reader);
+    // Another guard's, which is at it right now.
+    let other = watched.pod_checkpoint("checkpoint-db");
+    let its = format!(".evicting-2-{}", other.file.ino);
+    fs::rename(watched.path.join("checkpoint-db"), watched.path.join(&its)).unwrap();
+    let news = watched.dir.retry_leftovers();
+    assert_eq!(news.len(), 1);
+    assert!(
+        news[0].outcome.is_ok() && news[0].name.as_deref() == Some(OsStr::new("checkpoint-web")),
+        "{news:?}"
+    );
+    assert_eq!(watched.names(), [&*its]);
+    assert_eq!(watched.dir.retry_leftovers(), []);
+}
+
+#[test]
+fn a_leftover_whose_name_nobody_knows_is_spared_while_a_marker_may_be_its() {
+    let watched = Watched::new();
+    let planned = watched.archive("a.tar");
+    let left_as = format!(".evicting-1-{}", planned.file.ino);
+    fs::rename(watched.path.join("a.tar"), watched.path.join(&left_as)).unwrap();
+    for marker in ["a.tar.keep", "b.tar.keep"] {
+        fs::write(watched.path.join(marker), "").unwrap();
+    }
+    watched.archive("b.tar");
+    let leftovers = watched.dir.finish_leftovers(&|_| None).unwrap();
+    assert_eq!(leftovers[0].outcome, Err(Refused::Pinned(Pin::Nameless)));
+    assert_eq!(watched.dir.retry_leftovers(), []);
+    assert!(watched.path.join(&left_as).exists());
+    fs::rename(watched.path.join("a.tar.keep"), watched.path.join("a.tar.kept")).unwrap();
+    assert!(watched.dir.retry_leftovers()[0].outcome.is_ok());
+    assert!(!watched.path.join(&left_as).exists());
+}
+
+#[test]
 fn a_private_place_that_others_can_enter_is_not_used() {
     let watched = Watched::new();
     let elsewhere = watched.path.with_extension("elsewhere");

@@ -32,7 +32,7 @@ impl<'a> Line<'a> {
 pub enum Event<'a> {
     /// A deletion, before (`intent`) and after (`outcome`) it was tried. Both lines have the same `id`.
     Deletion(Box<Deletion<'a>>),
-    /// A deletion that a crash had interrupted, taken up at the next start: the outcome to an `intent` of old.
+    /// A deletion that a crash or a failure had interrupted, taken up again: the outcome to an `intent` of old.
     #[serde(rename = "Deletion")]
     Leftover {
         /// Always `outcome`.
