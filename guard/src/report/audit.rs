@@ -9,7 +9,8 @@
 //! - Ids grow and never repeat, across restarts and rotation: they continue from what the files say. A line that
 //!   could not be written has used its id up.
 //! - Each line holds the hash of the one before, through rotation and restarts, so that one that was changed, taken
-//!   out or slipped in is found (`history --verify`). Cutting off the end is not: compare with a copy elsewhere.
+//!   out or slipped in is found (`history --verify`), and so is a file that was taken away. Cutting off the end is only
+//!   while the guard runs: compare with a copy elsewhere.
 //! - Mode 0600; names, sizes and reasons, nothing from inside an archive (kubernetes#104907).
 
 mod event;
@@ -19,7 +20,7 @@ mod sync;
 
 use std::ffi::OsString;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -52,6 +53,10 @@ pub struct AuditLog {
     now: fn() -> Timestamp,
     file: Option<LogFile>,
     tail: Tail,
+    /// The file that `tail` was last read from or written to, and how much of it.
+    known: Option<(u64, u64)>,
+    /// It could not be rotated away at this length; said.
+    unrotated: Option<u64>,
     syncer: Syncer,
     failures: u64,
     /// Why the last line could not be written.
@@ -63,8 +68,17 @@ impl AuditLog {
     /// opening is tried again with each line.
     pub fn open(settings: AuditSettings, now: fn() -> Timestamp) -> AuditLog {
         let tail = Tail { last_id: 0, hash: NO_LINE.to_owned() };
-        let (file, problem) = (None, None);
-        let mut log = AuditLog { settings, now, file, tail, syncer: Syncer::start(), failures: 0, problem };
+        let mut log = AuditLog {
+            settings,
+            now,
+            file: None,
+            tail,
+            known: None,
+            unrotated: None,
+            syncer: Syncer::start(),
+            failures: 0,
+            problem: None,
+        };
         match log.lock() {
             Ok(file) => {
                 file.unlock();
@@ -91,7 +105,7 @@ impl AuditLog {
     }
 
     /// Records what became of a deletion that a crash or a failure had interrupted.
-    pub fn record_leftover(&mut self, directory: &std::path::Path, leftover: &Leftover) {
+    pub fn record_leftover(&mut self, directory: &Path, leftover: &Leftover) {
         let error = leftover.outcome.as_ref().err();
         let event = Event::Leftover {
             phase: "outcome",
@@ -126,10 +140,7 @@ impl AuditLog {
     /// The name of the checkpoint whose deletion was announced under `id`; `None` when the log does not go back so
     /// far, or cannot express it.
     pub fn name_of(&self, id: u64) -> Option<OsString> {
-        let name = |entry: Entry| entry.text("name").map(str::to_owned);
-        let entries = history::read(&self.settings.path).ok()?;
-        let announced = |entry: &Entry| entry.id() == id && entry.text("phase") == Some("intent");
-        let name = entries.into_iter().find(announced).and_then(name)?;
+        let name = history::announced(&self.settings.path, id).ok()??;
         (!name.contains(char::REPLACEMENT_CHARACTER)).then(|| name.into())
     }
 
@@ -162,6 +173,7 @@ impl AuditLog {
         file.unlock();
         if appended.is_ok() {
             self.tail = Tail { last_id: self.tail.last_id.max(id), hash };
+            self.known = Some(file.stands_at());
             self.syncer.request(&file.file);
         }
         self.file = Some(file);
@@ -176,29 +188,53 @@ impl AuditLog {
             let mut file = match self.file.take() {
                 Some(file) => file,
                 None => {
-                    let older = file::older_tail(&path);
-                    let last_id = self.tail.last_id.max(older.last_id);
-                    self.tail = Tail { last_id, ..older };
+                    self.take_older_tail(&path);
                     LogFile::open(&path)?
                 }
             };
             if !file.lock(&path)? {
                 continue;
             }
-            file.read_on(&mut self.tail)?;
-            if file.len >= max_size.0 {
-                file.rotate(&path, keep)?;
-                self.syncer.request(&file.file);
-                file.unlock();
-                if keep == 0 {
-                    self.file = Some(file);
+            file.read_on(&mut self.tail, keep == 0)?;
+            self.known = Some(file.stands_at());
+            let most = self.unrotated.map_or(max_size.0, |len| len.saturating_add(max_size.0));
+            if file.len >= most {
+                match file.rotate(&path, keep) {
+                    Ok(()) => {
+                        self.unrotated = None;
+                        self.syncer.request(&file.file);
+                        file.unlock();
+                        if keep == 0 {
+                            self.file = Some(file);
+                        }
+                        continue;
+                    }
+                    Err(error) => {
+                        if self.unrotated.replace(file.len).is_none() {
+                            let path = path.display();
+                            tracing::error!(%path, %error, "cannot rotate the audit log; it grows beyond its max-size");
+                        }
+                    }
                 }
-                continue;
             }
             file.reserve(max_size.0);
             return Ok(file);
         }
         Err(io::Error::other("it is being rotated all the time"))
+    }
+
+    /// Goes on from the newest older file, if the one we knew is among the older ones or if we know none. Else somebody has
+    /// taken it away: the chain goes on from what we know, so that this is found.
+    fn take_older_tail(&mut self, path: &Path) {
+        let is_ours = match self.known {
+            None => true,
+            Some((inode, _)) => file::is_older(path, self.settings.keep, inode),
+        };
+        let newest = file::newest_older(path).filter(|it| is_ours && self.known != Some((it.inode, it.len)));
+        if let Some(newest) = newest {
+            let older = newest.tail();
+            self.tail = Tail { last_id: self.tail.last_id.max(older.last_id), ..older };
+        }
     }
 
     fn fail(&mut self, error: &io::Error, line: Option<&Line<'_>>) {
