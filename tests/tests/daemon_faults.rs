@@ -13,7 +13,7 @@ use tests::faults::{Call, Faults};
 use tests::fuse::Fuse;
 use tests::loopfs::{Filesystem, LoopMount};
 use tests::scene::{Scene, TARGET, directory_table, make_old};
-use tests::setting::Daemon;
+use tests::setting::{Daemon, Setting};
 
 const UNHURRIED: &str = "[eviction]\nmin-age = \"0s\"";
 const CALLS: [libc::c_long; 5] =
@@ -284,6 +284,69 @@ fn a_directory_far_below_a_mount_that_hangs_keeps_nobody_from_starting() {
     check_reclaims_one(&scene, &names, &mut daemon);
     assert!(daemon.log().contains("the sandbox leaves it out"), "{}", daemon.log());
     assert!(daemon.audit().iter().any(|line| line["kind"] == "Command" && line["outcome"] == "done"));
+}
+
+/// A filesystem on which every write waits, until this is dropped.
+struct Frozen<'m>(&'m LoopMount);
+
+impl Frozen<'_> {
+    fn new(mount: &LoopMount) -> Frozen<'_> {
+        assert!(Command::new("fsfreeze").arg("-f").arg(mount.path()).status().unwrap().success());
+        Frozen(mount)
+    }
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("fsfreeze").arg("-u").arg(self.0.path()).status();
+    }
+}
+
+#[test]
+fn a_frozen_audit_log_delays_no_deletion_and_has_every_line_in_the_end() {
+    let logs = LoopMount::new(Filesystem::Ext4, Bytes::mib(64));
+    let log = logs.path().join("audit.jsonl");
+    let (mut scene, names) = scene();
+    scene.setting = Setting::new().audit_at(log.clone());
+    scene.configure(UNHURRIED);
+    let mut daemon = scene.setting.start();
+    daemon.keeps_running_for(Duration::from_secs(1));
+    let frozen = Frozen::new(&logs);
+    scene.leave(Bytes::mib(60));
+    daemon.wait_until("making room", |_| scene.available() >= TARGET);
+    assert!(!scene.has(&names[0]) && scene.has(&names[1]));
+    let said = |daemon: &Daemon| daemon.log().contains("the audit log's filesystem does not answer");
+    daemon.wait_until("saying so", said);
+    daemon.wait_until("counting it", |daemon| {
+        daemon.metric("checkpoint_guard_audit_failures_total").is_some_and(|count| count >= 1.0)
+    });
+    assert!(daemon.log().contains(&names[0]), "the line is in the process's log");
+    drop(frozen);
+    daemon.wait_until("catching up", |daemon| daemon.log().contains("the audit log is written again"));
+    daemon.stop();
+    let (count, broken) = guard::report::audit::verify(&log).unwrap();
+    assert_eq!(broken, [], "{count} lines");
+    let lines = guard::report::audit::read(&log).unwrap();
+    let phases: Vec<_> = lines
+        .iter()
+        .filter(|line| line.text("name") == Some(&names[0]))
+        .map(|line| (line.id(), line.text("phase").unwrap()))
+        .collect();
+    assert!(matches!(phases[..], [(one, "intent"), (two, "outcome")] if one == two), "{phases:?}");
+}
+
+#[test]
+fn an_audit_log_that_hangs_from_the_start_stops_nobody() {
+    let stuck = Fuse::mount().unwrap();
+    stuck.hang();
+    let (mut scene, names) = scene();
+    scene.setting = Setting::new().audit_at(stuck.path().join("logs/audit.jsonl"));
+    scene.configure(UNHURRIED);
+    scene.leave(Bytes::mib(60));
+    let mut daemon = scene.setting.launch(&[], &mut |_| {});
+    daemon.wait_until("making room", |_| scene.available() >= TARGET);
+    assert!(!scene.has(&names[0]) && scene.has(&names[1]));
+    assert!(daemon.stop() < Duration::from_secs(10), "it holds up the end");
 }
 
 #[test]

@@ -15,6 +15,7 @@ use crate::agent::clock::{up, wall};
 use crate::agent::cluster::{Link, Questions};
 use crate::agent::growth::Growths;
 use crate::agent::notify::Notify;
+use crate::agent::priority;
 use crate::agent::probing::Probing;
 use crate::agent::staging::Staging;
 use crate::agent::view::View;
@@ -22,7 +23,7 @@ use crate::config::Config;
 use crate::decide::{Transition, WallClock, wall_clock};
 use crate::model::{Cluster, Inventory, Monotonic, Observation, Plan, PodName};
 use crate::observe::probe::Backend;
-use crate::report::audit::{AuditLog, AuditSettings, Event};
+use crate::report::audit::{AuditSettings, AuditWriter, Event};
 use crate::report::events::{Notice, Notices};
 use crate::report::health::Health;
 use crate::report::metrics::{FilesystemLabel, Holdings, LostEvents, Metrics};
@@ -45,7 +46,7 @@ pub(super) struct Shared {
     pub(super) dry_run: bool,
     pub(super) stop: Arc<AtomicBool>,
     wall_clock: Mutex<WallClock>,
-    audit: Mutex<Option<AuditLog>>,
+    audit: Option<AuditWriter>,
     /// Failed audit writes that the metric knows of.
     audit_failures: AtomicU64,
     holdings: Mutex<BTreeMap<FilesystemLabel, Holdings>>,
@@ -80,7 +81,7 @@ impl Shared {
             max_size: config.audit.max_size,
             keep: config.audit.keep,
         });
-        let audit = Mutex::new(settings.map(|settings| AuditLog::open(settings, wall)));
+        let audit = settings.map(|settings| AuditWriter::open(settings, wall, priority::raise));
         let (audit_failures, holdings) = (AtomicU64::new(0), Mutex::default());
         let (staging, growths) = (Arc::<Staging>::default(), Arc::<Growths>::default());
         if let Some(probing) = &probing {
@@ -118,15 +119,14 @@ impl Shared {
         backend_of(self.probing.as_deref())
     }
 
-    /// The audit log, for the executor. Held for a round: rounds of several filesystems write one after the other,
-    /// line by line. `woken` is when the write happened that called for the first deletion, until that is done.
+    /// The audit log, for the executor: rounds of several filesystems write one after the other, line by line. `woken` is when the write happened that called for the first deletion, until that is done.
     pub(super) fn journal<'s>(&'s self, woken: &'s Cell<Option<Monotonic>>) -> SharedJournal<'s> {
         SharedJournal { shared: self, woken }
     }
 
     /// Records an event.
     pub(super) fn record(&self, event: &Event<'_>) {
-        if let Some(audit) = &mut *lock(&self.audit) {
+        if let Some(audit) = &self.audit {
             audit.record(event);
         }
         self.count_audit_failures();
@@ -212,7 +212,7 @@ impl Shared {
                     "did not finish a deletion that had been interrupted");
             }
         }
-        if let Some(audit) = &mut *lock(&self.audit) {
+        if let Some(audit) = &self.audit {
             audit.record_leftover(directory, leftover);
         }
         self.count_audit_failures();
@@ -220,7 +220,7 @@ impl Shared {
 
     /// The name that the audit log has for an id.
     pub(super) fn name_of(&self, id: u64) -> Option<std::ffi::OsString> {
-        lock(&self.audit).as_ref()?.name_of(id)
+        self.audit.as_ref()?.name_of(id)
     }
 
     /// Brings what the audit log and the probe count by themselves into the metrics.
@@ -251,7 +251,7 @@ impl Shared {
 
     /// Waits until the audit log is on the disk, for `limit` at most.
     pub(super) fn flush(&self, limit: Duration) -> bool {
-        lock(&self.audit).as_ref().is_none_or(|audit| audit.flush(limit))
+        self.audit.as_ref().is_none_or(|audit| audit.flush(limit))
     }
 
     /// Shows how many directories are missing.
@@ -260,7 +260,7 @@ impl Shared {
     }
 
     fn count_audit_failures(&self) {
-        let now = lock(&self.audit).as_ref().map_or(0, AuditLog::failures);
+        let now = self.audit.as_ref().map_or(0, AuditWriter::failures);
         let before = self.audit_failures.fetch_max(now, Ordering::Relaxed);
         for _ in before..now {
             self.metrics.audit_failed();
@@ -280,11 +280,11 @@ pub(super) struct SharedJournal<'s> {
 
 impl Journal for SharedJournal<'_> {
     fn intent(&mut self, intent: &Intent<'_>) -> u64 {
-        lock(&self.shared.audit).as_mut().map_or_else(next_id, |audit| audit.intent(intent))
+        self.shared.audit.as_ref().map_or_else(next_id, |audit| audit.intent(intent))
     }
 
     fn outcome(&mut self, intent: &Intent<'_>, outcome: &Outcome) {
-        if let Some(audit) = &mut *lock(&self.shared.audit) {
+        if let Some(audit) = &self.shared.audit {
             audit.record_outcome(intent, outcome, reaction(outcome, self.woken.get()));
         }
         self.shared.count_audit_failures();

@@ -66,7 +66,7 @@ fn restrict(needs: &Needs) -> Result<(RestrictionStatus, Vec<PathBuf>), RulesetE
     let mut reach = Vec::new();
     for (need, opened) in needs.paths.iter().zip(opened) {
         let Some(opened) = opened else {
-            tracing::warn!(path = %need.path.display(), "it does not answer, so the sandbox leaves it out");
+            looks::say_left_out(&need.path);
             continue;
         };
         let Some((path, is_directory, resolved)) = opened else { continue };

@@ -1,6 +1,6 @@
 //! Looking at paths that may lie on a filesystem that hangs: a server that is gone must not keep the guard from starting.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
@@ -23,6 +23,14 @@ pub(super) fn at_each<O: Send + 'static>(paths: &[PathBuf], look: fn(&PathBuf) -
     let rest: Vec<_> = paths[answers.len()..].iter().map(|path| start(vec![path.clone()], look)).collect();
     answers.extend(rest.into_iter().map(|one| one.recv_timeout(LIMIT).ok()));
     answers
+}
+
+/// Tells of a path that is not looked at any longer.
+pub(super) fn say_left_out(path: &Path) {
+    tracing::warn!(
+        path = %path.display(),
+        "its filesystem does not answer, so the sandbox leaves it out; restart the guard once it does"
+    );
 }
 
 /// Looks at `paths` one after the other, until nobody listens any more.

@@ -126,7 +126,7 @@ pub fn enter(config: &Config, config_path: &Path) -> Sandbox {
         tracing::warn!("running without a sandbox ([sandbox] mode = \"off\")");
         return Sandbox::off();
     }
-    let needs = Needs::of(config, config_path);
+    let mut needs = Needs::of(config, config_path);
     needs.make_directories();
     lift_locked_memory_limit();
     let no_new_privileges = no_new_privileges();

@@ -113,15 +113,22 @@ impl Needs {
     }
 
     /// Makes the directories of the audit log and of what is known of the cluster where they are missing: once
-    /// inside, they could not be made.
-    pub(super) fn make_directories(&self) {
+    /// inside, they could not be made. Those on a filesystem that hangs are needed no longer.
+    pub(super) fn make_directories(&mut self) {
         use std::os::unix::fs::DirBuilderExt as _;
-        let logs = self.paths.iter().filter(|need| need.access == Access::Log);
-        let logs: Vec<_> = logs.map(|need| need.path.clone()).collect();
+        let (logs, others): (Vec<_>, Vec<_>) =
+            self.paths.drain(..).partition(|need: &PathNeed| need.access == Access::Log);
+        self.paths = others;
+        let directories: Vec<_> = logs.iter().map(|need| need.path.clone()).collect();
         // Err: told by the audit log when it is opened.
         let make =
             |path: &PathBuf| std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).is_ok();
-        looks::at_each(&logs, make);
+        for (need, answer) in logs.into_iter().zip(looks::at_each(&directories, make)) {
+            match answer {
+                Some(_) => self.paths.push(need),
+                None => looks::say_left_out(&need.path),
+            }
+        }
     }
 }
 
@@ -235,10 +242,7 @@ fn anchors(config: &Config) -> Vec<PathBuf> {
     });
     let anchors = directories.into_iter().zip(found).filter_map(|(directory, parent)| {
         let Some(parent) = parent else {
-            tracing::warn!(
-                directory = %directory.display(),
-                "its filesystem does not answer, so the sandbox leaves it out; restart the guard once it does"
-            );
+            looks::say_left_out(&directory);
             return None;
         };
         Some(match config.sandbox.reach {

@@ -273,3 +273,30 @@ fn a_guard_that_is_stopped_while_it_writes_stops_no_other() {
     assert_eq!(stop(&mut log), 3);
     assert_eq!(scratch.ids(), [1, 3]);
 }
+
+#[test]
+fn what_the_thread_writes_stands_in_order_and_its_ids_continue() {
+    let scratch = Scratch::new();
+    let settings = || AuditSettings { path: scratch.path(), max_size: Bytes(1 << 20), keep: 3 };
+    let now = || "2026-01-01T00:00:00Z".parse().unwrap();
+    stop(&mut scratch.open(1 << 20));
+    for _ in 0..2 {
+        let log = AuditWriter::open(settings(), now, || {});
+        (0..50).for_each(|_| log.record(&Event::Stop { reason: "test" }));
+        assert!(log.flush(Duration::from_secs(10)));
+        assert_eq!((log.failures(), log.panics()), (0, 0));
+    }
+    assert_eq!(scratch.ids(), (1..=101).collect::<Vec<_>>());
+    assert_eq!(verify(&scratch.path()).unwrap(), (101, vec![]));
+}
+
+#[test]
+fn a_log_that_cannot_be_written_is_counted_by_the_thread_too() {
+    let scratch = Scratch::new();
+    fs::write(scratch.directory.path().join("log"), "a file where the directory should be").unwrap();
+    let settings = AuditSettings { path: scratch.path(), max_size: Bytes(1 << 20), keep: 3 };
+    let log = AuditWriter::open(settings, || "2026-01-01T00:00:00Z".parse().unwrap(), || {});
+    (0..3).for_each(|_| log.record(&Event::Stop { reason: "test" }));
+    assert!(log.flush(Duration::from_secs(10)));
+    assert_eq!(log.failures(), 3);
+}
