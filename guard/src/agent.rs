@@ -120,7 +120,7 @@ const STOP_LIMIT: Duration = Duration::from_secs(2);
 /// Of that, for rounds that are still to be posted.
 const POST_LIMIT: Duration = Duration::from_millis(200);
 
-/// Runs until SIGTERM or SIGINT.
+/// Runs until SIGTERM or SIGINT. To be called after [`sandbox::start_companions`].
 ///
 /// # Errors
 /// Only what makes protecting impossible from the start; afterwards every problem is reported and survived.
@@ -130,9 +130,7 @@ pub fn run(
     metrics: Arc<Metrics>,
     asking: Option<cluster::Asking>,
 ) -> anyhow::Result<()> {
-    // Before anything else: threads inherit the sandbox, and there are none yet.
-    sandbox::start_companions(&config, &options.config_path);
-    // After them, for they would keep it open; and before the sandbox, in which no unix socket can be made or connected to:
+    // After the companions, for they would keep it open; and before the sandbox, in which no unix socket can be made or connected to:
     // those of others are the way to be root.
     let listener = config.socket.path.as_deref().map(socket::listen);
     let sandbox = sandbox::enter(&config, &options.config_path);

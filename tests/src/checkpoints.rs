@@ -2,6 +2,7 @@
 //! plan is whatever the test says.
 
 use std::fs;
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -15,6 +16,7 @@ use guard::model::{
     Owner, Plan, Protection, Ranked, Standing, States, Trigger, Victim,
 };
 use guard::observe::filesystem::observe;
+use guard::observe::scan;
 use nix::errno::Errno;
 
 /// Writes an archive of `len` incompressible-looking bytes and makes it durable, so that its blocks are allocated.
@@ -34,17 +36,25 @@ pub fn write_archive(path: &Path, len: Bytes) {
 /// The checkpoint that lies at `path` now, as a scan would describe it.
 pub fn checkpoint_at(path: &Path) -> Checkpoint {
     let metadata = fs::symlink_metadata(path).expect("stat");
-    let modified = jiff::Timestamp::new(metadata.mtime(), metadata.mtime_nsec() as i32).expect("mtime");
+    let (name, parent) = (path.file_name().expect("a name"), path.parent().expect("a parent"));
+    let (len, modified) = if metadata.is_dir() {
+        let parent = fs::File::open(parent).expect("open");
+        let tree = scan::measure(parent.as_fd(), name, &mut |_, _| false).expect("readdir");
+        (tree.len, tree.modified)
+    } else {
+        let modified = jiff::Timestamp::new(metadata.mtime(), metadata.mtime_nsec() as i32);
+        (Bytes(metadata.len()), modified.expect("mtime"))
+    };
     let (allocated, inodes) = allocated_below(path);
     Checkpoint {
         directory: 0,
         kind: if metadata.is_dir() { Kind::PodCheckpoint } else { Kind::Archive },
         states: States::empty(),
-        name: path.file_name().expect("a name").into(),
+        name: name.into(),
         file: FileId { dev: metadata.dev(), ino: metadata.ino() },
         created: modified,
         modified,
-        len: Bytes(metadata.len()),
+        len,
         allocated,
         inodes,
         identity: Identity { owner: Owner::new("team", "web", "app"), ..Identity::default() }.into(),

@@ -156,6 +156,39 @@ fn case_33_a_victim_that_cannot_be_deleted_is_passed_over() {
 }
 
 #[test]
+fn a_pod_checkpoint_of_which_a_part_could_not_be_deleted_stays_whole() {
+    for filesystem in [Filesystem::Ext4, Filesystem::Xfs, Filesystem::Btrfs] {
+        let mount = mount(filesystem);
+        let tree = mount.path().join("checkpoint-web");
+        fs::create_dir_all(tree.join("deep")).unwrap();
+        let parts = ["app.tar", "deep/pages", "deep"];
+        parts[..2].iter().for_each(|part| write_archive(&tree.join(part), Bytes::mib(1)));
+        for (flag, part) in [("i", "app.tar"), ("a", "deep/pages"), ("i", "deep"), ("a", ".")] {
+            let chattr = |sign: &str| {
+                let changed =
+                    Command::new("chattr").arg(format!("{sign}{flag}")).arg(tree.join(part)).status();
+                assert!(changed.unwrap().success());
+            };
+            chattr("+");
+            let inventory = inventory_of(mount.path(), &["checkpoint-web"]);
+            let plan = plan_for(&inventory, Bytes::mib(1));
+            let round = Carrier::new(&plan, &inventory).run();
+            chattr("-");
+            let refused = round.outcomes[0].refused().unwrap();
+            assert!(
+                matches!(refused, Refused::Failed { errno: Errno::EPERM, .. }),
+                "{filesystem:?}: {refused}"
+            );
+            assert!(parts.iter().all(|part| tree.join(part).exists()), "{filesystem:?}: +{flag} {part}");
+        }
+        let inventory = inventory_of(mount.path(), &["checkpoint-web"]);
+        let round = Carrier::new(&plan_for(&inventory, Bytes::mib(1)), &inventory).run();
+        assert_eq!(round.ended, Ended::Done, "{filesystem:?}: {round:?}");
+        assert!(!tree.exists());
+    }
+}
+
+#[test]
 fn case_33_a_read_only_filesystem_ends_the_round_after_one_try_each() {
     for filesystem in ALL {
         let mount = mount(filesystem);

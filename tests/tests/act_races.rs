@@ -6,6 +6,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,6 +15,7 @@ use std::time::Duration;
 use guard::act::checkpoint_dir::Expected;
 use guard::act::pin;
 use guard::act::refusal::Refused;
+use guard::observe::scan::measure;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use tests::arena::{Arena, LEN, Witness, breathe, on_every_filesystem, race, remove_link};
@@ -366,5 +368,9 @@ fn checkpoint_at_directory(root: &Path) -> guard::model::Checkpoint {
     let mut checkpoint = checkpoint_at(&shell);
     checkpoint.name = root.file_name().unwrap().into();
     checkpoint.file = guard::model::FileId { dev: metadata.dev(), ino: metadata.ino() };
+    let parent = File::open(root.parent().unwrap()).unwrap();
+    if let Ok(tree) = measure(parent.as_fd(), root.file_name().unwrap(), &mut |_, _| false) {
+        (checkpoint.len, checkpoint.modified) = (tree.len, tree.modified);
+    }
     checkpoint
 }

@@ -13,7 +13,7 @@ use tests::faults::{Call, Faults};
 use tests::fuse::Fuse;
 use tests::loopfs::{Filesystem, LoopMount};
 use tests::scene::{Scene, TARGET, directory_table, make_old};
-use tests::setting::Daemon;
+use tests::setting::{Daemon, Setting};
 
 const UNHURRIED: &str = "[eviction]\nmin-age = \"0s\"";
 const CALLS: [libc::c_long; 5] =
@@ -269,6 +269,87 @@ fn a_mount_that_hangs_from_the_start_stops_nobody_else() {
 }
 
 #[test]
+fn a_directory_far_below_a_mount_that_hangs_keeps_nobody_from_starting() {
+    let stuck = Fuse::mount().unwrap();
+    stuck.hang();
+    let (scene, names) = scene();
+    let settings = "[pressure]\nsoft = false\nhard = { available = \"64MiB\" }\ncritical = { available = \"16MiB\" }\n\
+                    minimum-reclaim = { available = \"8MiB\" }\nkubelet-config = false\n\
+                    [notify]\ncommand = [\"/bin/true\"]";
+    let below = format!("{}\noptional = true", directory_table(&stuck.path().join("pods/one")));
+    let directories = format!("{below}\n{}", directory_table(&scene.directory()));
+    scene.setting.configure(&format!("{directories}\n{settings}\n{UNHURRIED}"));
+    scene.leave(Bytes::mib(60));
+    let mut daemon = scene.setting.launch(&[], &mut |_| {});
+    check_reclaims_one(&scene, &names, &mut daemon);
+    assert!(daemon.log().contains("the sandbox leaves it out"), "{}", daemon.log());
+    assert!(daemon.audit().iter().any(|line| line["kind"] == "Command" && line["outcome"] == "done"));
+}
+
+/// A filesystem on which every write waits, until this is dropped.
+struct Frozen<'m>(&'m LoopMount);
+
+impl Frozen<'_> {
+    fn new(mount: &LoopMount) -> Frozen<'_> {
+        assert!(Command::new("fsfreeze").arg("-f").arg(mount.path()).status().unwrap().success());
+        Frozen(mount)
+    }
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("fsfreeze").arg("-u").arg(self.0.path()).status();
+    }
+}
+
+#[test]
+fn a_frozen_audit_log_delays_no_deletion_and_has_every_line_in_the_end() {
+    let logs = LoopMount::new(Filesystem::Ext4, Bytes::mib(64));
+    let log = logs.path().join("audit.jsonl");
+    let (mut scene, names) = scene();
+    scene.setting = Setting::new().audit_at(log.clone());
+    scene.configure(UNHURRIED);
+    let mut daemon = scene.setting.start();
+    daemon.keeps_running_for(Duration::from_secs(1));
+    let frozen = Frozen::new(&logs);
+    scene.leave(Bytes::mib(60));
+    daemon.wait_until("making room", |_| scene.available() >= TARGET);
+    assert!(!scene.has(&names[0]) && scene.has(&names[1]));
+    let said = |daemon: &Daemon| daemon.log().contains("the audit log's filesystem does not answer");
+    daemon.wait_until("saying so", said);
+    daemon.wait_until("counting it", |daemon| {
+        daemon.metric("checkpoint_guard_audit_failures_total").is_some_and(|count| count >= 1.0)
+    });
+    assert!(daemon.log().contains(&names[0]), "the line is in the process's log");
+    drop(frozen);
+    daemon.wait_until("catching up", |daemon| daemon.log().contains("the audit log is written again"));
+    daemon.stop();
+    let (count, broken) = guard::report::audit::verify(&log).unwrap();
+    assert_eq!(broken, [], "{count} lines");
+    let lines = guard::report::audit::read(&log).unwrap();
+    let phases: Vec<_> = lines
+        .iter()
+        .filter(|line| line.text("name") == Some(&names[0]))
+        .map(|line| (line.id(), line.text("phase").unwrap()))
+        .collect();
+    assert!(matches!(phases[..], [(one, "intent"), (two, "outcome")] if one == two), "{phases:?}");
+}
+
+#[test]
+fn an_audit_log_that_hangs_from_the_start_stops_nobody() {
+    let stuck = Fuse::mount().unwrap();
+    stuck.hang();
+    let (mut scene, names) = scene();
+    scene.setting = Setting::new().audit_at(stuck.path().join("logs/audit.jsonl"));
+    scene.configure(UNHURRIED);
+    scene.leave(Bytes::mib(60));
+    let mut daemon = scene.setting.launch(&[], &mut |_| {});
+    daemon.wait_until("making room", |_| scene.available() >= TARGET);
+    assert!(!scene.has(&names[0]) && scene.has(&names[1]));
+    assert!(daemon.stop() < Duration::from_secs(10), "it holds up the end");
+}
+
+#[test]
 fn a_directory_that_is_removed_and_made_again() {
     let (scene, names) = scene();
     let mut daemon = scene.setting.start();
@@ -375,6 +456,35 @@ fn case_39_a_clock_that_jumps_ahead_for_a_moment_costs_no_young_one() {
     daemon.wait_until("helpless", |daemon| daemon.log().contains("can free nothing"));
     daemon.keeps_running_for(Duration::from_millis(1500));
     check_all_there(&scene, &young, &daemon);
+}
+
+#[test]
+fn case_39_a_clock_that_is_a_month_ahead_makes_nothing_too_old() {
+    let Some(clocks) = Clocks::new().ok() else { return println!("SKIPPED: no C compiler") };
+    let scene = Scene::new();
+    let at = jiff::Timestamp::from_second(jiff_now()).unwrap();
+    let write = |second| {
+        let archive = tests::archives::Archive::new("team", "web", "main", at - second, 1 << 20);
+        archive.write_in(&scene.directory()).unwrap();
+        archive.kubelet_name()
+    };
+    let second = jiff::SignedDuration::from_secs;
+    let mut names: Vec<_> = (1..=2).map(|n| write(second(60 * n))).collect();
+    scene.configure(
+        "[eviction]\nmin-age = \"0s\"\n[[retention]]\nnamespace = \"team\"\nmax-age = \"1d\"\nmax-count.container = 3",
+    );
+    let mut daemon = scene.setting.start_with(&[], &mut |command| clocks.rule(command));
+    daemon.keeps_running_for(Duration::from_secs(1));
+    clocks.set_wall(30 * 86_400);
+    // One that is complete calls for a run.
+    names.push(write(second(30)));
+    daemon.wait_until("noticing", |daemon| daemon.log().contains("the wall clock was set"));
+    daemon.keeps_running_for(Duration::from_millis(500));
+    check_all_there(&scene, &names, &daemon);
+    // A count needs no clock.
+    write(second(20));
+    daemon.wait_until("keeping the count", |daemon| daemon.deleted() == names[1..2]);
+    assert_eq!(daemon.log().matches("the wall clock was set").count(), 1);
 }
 
 #[test]

@@ -99,3 +99,32 @@ fn an_age_that_nothing_else_brings_to_mind_is_looked_at_every_minute() {
     daemon.keeps_running_for(Duration::from_secs(45));
     daemon.wait_until("deleting it for its age", |daemon| daemon.deleted() == [name.clone()]);
 }
+
+#[test]
+fn the_last_good_pod_checkpoint_stays_while_the_next_is_written_slowly() {
+    let scene = Scene::new();
+    let pod = |hour| scene.directory().join(format!("checkpoint-web_team-{}", hour_of_2026(hour)));
+    let part = |hour, part: &str| std::fs::write(pod(hour).join(part), vec![1; 4 << 20]).unwrap();
+    std::fs::create_dir(pod(1)).unwrap();
+    part(1, "main.tar");
+    // A count that the next one exceeds, and then a need that either could meet.
+    scene.configure_fully(&format!(
+        "layout = \"pod-checkpoints\"\n[pressure]\nsoft = false\nhard = {{ available = \"64MiB\" }}\n\
+         critical = {{ available = \"16MiB\" }}\nkubelet-config = \"off\"\n{}",
+        at_most(1).replace("container", "pod")
+    ));
+    let mut daemon = scene.setting.start();
+    daemon.keeps_running_for(Duration::from_secs(11));
+    std::fs::create_dir(pod(2)).unwrap();
+    daemon.keeps_running_for(Duration::from_secs(4));
+    part(2, "main.tar");
+    daemon.keeps_running_for(Duration::from_secs(4));
+    part(2, "side.tar");
+    scene.leave(Bytes::mib(62));
+    daemon.keeps_running_for(Duration::from_secs(4));
+    assert_eq!(daemon.deleted(), [""; 0], "nothing says that the new one is finished: {}", daemon.log());
+    daemon.wait_until("replacing the old one", |_| !pod(1).exists());
+    daemon.keeps_running_for(Duration::from_secs(1));
+    assert_eq!(daemon.deleted().len(), 1, "{}", daemon.log());
+    assert!(pod(2).join("main.tar").exists() && pod(2).join("side.tar").exists());
+}

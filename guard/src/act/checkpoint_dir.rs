@@ -45,6 +45,7 @@ use nix::unistd::UnlinkatFlags;
 pub use self::aside::PREFIX as EVICTING_PREFIX;
 use self::commit::{Ask, Commits};
 use self::farewell::Farewells;
+use self::leftovers::Unfinished;
 pub use self::leftovers::{Leftover, LeftoverError};
 use self::unlinked::Emptying;
 pub use self::unlinked::Unlinked;
@@ -64,6 +65,8 @@ pub struct CheckpointDir {
     farewells: Farewells,
     /// One could not be taken away; see [`CheckpointDir::drop_second_names`].
     has_second_names: AtomicBool,
+    /// What is left of deletions that could not be finished; see [`CheckpointDir::retry_leftovers`].
+    unfinished: Mutex<Vec<Unfinished>>,
 }
 
 /// Why a directory cannot be watched.
@@ -107,9 +110,9 @@ pub struct Expected<'n> {
     pub kind: Kind,
     /// Its inode.
     pub file: FileId,
-    /// `st_size`. Not looked at for a pod checkpoint, whose parts are looked at one by one.
+    /// `st_size`; for a pod checkpoint the sum below it.
     pub len: Bytes,
-    /// `st_mtim`, to the nanosecond. Not looked at for a pod checkpoint.
+    /// `st_mtim`, to the nanosecond; for a pod checkpoint the newest in it.
     pub modified: Timestamp,
 }
 
@@ -162,6 +165,7 @@ impl CheckpointDir {
             commits: Commits::default(),
             farewells: Farewells::default(),
             has_second_names: AtomicBool::new(false),
+            unfinished: Mutex::default(),
         })
     }
 

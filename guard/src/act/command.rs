@@ -111,8 +111,17 @@ pub fn run(
         None if clock() >= until => Some(Ran::TimedOut(timeout)),
         None => None,
     };
-    let Some(runner) = RUNNER.get() else {
-        return Ran::Failed("has no process to run it; the log of the start says why".to_owned());
+    run_by(RUNNER.get(), job, &mut is_over)
+}
+
+/// Whoever is to give up does: also where nobody could run the command, it speaks against no deletion then.
+fn run_by(runner: Option<&Mutex<Runner>>, job: &Job, is_over: &mut dyn FnMut() -> Option<Ran>) -> Ran {
+    let unable = |problem: String, is_over: &mut dyn FnMut() -> Option<Ran>| match is_over() {
+        Some(Ran::GivenUp(why)) => Ran::GivenUp(why),
+        _ => Ran::Failed(problem),
+    };
+    let Some(runner) = runner else {
+        return unable("has no process to run it; the log of the start says why".to_owned(), is_over);
     };
     let mut runner = loop {
         match (is_over(), try_lock(runner)) {
@@ -121,9 +130,13 @@ pub fn run(
             (None, None) => std::thread::sleep(LOOK_EVERY),
         }
     };
-    match runner.run(job, &mut is_over) {
-        Ok(ran) => ran,
-        Err(errno) => Ran::Failed(format!("cannot be run, its process is gone: {errno}")),
+    match runner.run(job, is_over) {
+        Ok(Some(ran)) => ran,
+        Ok(None) => {
+            let problem = "is not run: the one before hangs in the kernel and cannot be ended";
+            unable(problem.to_owned(), is_over)
+        }
+        Err(errno) => unable(format!("cannot be run, its process is gone: {errno}"), is_over),
     }
 }
 
@@ -136,23 +149,22 @@ fn try_lock(runner: &Mutex<Runner>) -> Option<MutexGuard<'_, Runner>> {
 }
 
 impl Runner {
-    fn run(&mut self, job: &Job, is_over: &mut dyn FnMut() -> Option<Ran>) -> Result<Ran, Errno> {
+    /// `None`: it is not run, because the one before still is.
+    fn run(&mut self, job: &Job, is_over: &mut dyn FnMut() -> Option<Ran>) -> Result<Option<Ran>, Errno> {
         if self.owes_report && self.report(KILLED_WITHIN)?.is_none() {
-            return Ok(Ran::Failed(
-                "is not run: the one before hangs in the kernel and cannot be ended".to_owned(),
-            ));
+            return Ok(None);
         }
         send(self.socket.as_fd(), &Order::Run(job.clone()), None)?;
         self.owes_report = true;
         loop {
             if let Some(Report(result)) = self.report(LOOK_EVERY)? {
-                return Ok(result.map_or_else(Ran::Failed, |()| Ran::Done));
+                return Ok(Some(result.map_or_else(Ran::Failed, |()| Ran::Done)));
             }
             if let Some(over) = is_over() {
                 send(self.socket.as_fd(), &Order::End, None)?;
                 // Its end is awaited, so that nobody has the archive open any more.
                 self.report(KILLED_WITHIN)?;
-                return Ok(over);
+                return Ok(Some(over));
             }
         }
     }
@@ -194,6 +206,41 @@ impl Ran {
                 Some("gave way to a reclaim: retention goes on after it".to_owned())
             }
             Ran::GivenUp(GivenUp::Stopping) => Some("was ended, because the guard ends".to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::socket::{AddressFamily, SockFlag, socketpair};
+
+    use super::*;
+
+    #[test]
+    fn at_critical_nothing_is_spared_because_nobody_can_run_the_command() {
+        let pair = || {
+            let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags).unwrap()
+        };
+        let (socket, its) = pair();
+        drop(its);
+        let gone = Mutex::new(Runner { socket, owes_report: false });
+        let (socket, _its) = pair();
+        let busy = Mutex::new(Runner { socket, owes_report: true });
+        let job = Job { path: "a.tar".into(), trigger: "critical".to_owned(), record: "{}".to_owned() };
+        for runner in [None, Some(&gone), Some(&busy)] {
+            let critical = Ran::GivenUp(GivenUp::Critical);
+            assert_eq!(run_by(runner, &job, &mut || Some(critical.clone())), critical);
+            // It gets there only while that is found out.
+            let mut looks = 0;
+            let mut later = || {
+                looks += 1;
+                (looks > 1).then(|| critical.clone())
+            };
+            if runner.is_some() {
+                assert_eq!(run_by(runner, &job, &mut later), critical);
+            }
+            assert!(matches!(run_by(runner, &job, &mut || None), Ran::Failed(_)));
         }
     }
 }

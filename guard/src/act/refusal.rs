@@ -116,12 +116,17 @@ pub enum Pin {
     Marker,
     /// Whether it is there could not be found out: in doubt, it is.
     Doubt(Errno),
+    /// Nobody knows the name it had, and a marker lies there that may be its.
+    Nameless,
 }
 
 impl fmt::Display for Pin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Pin::Marker => f.write_str("a .keep lies beside it"),
+            Pin::Nameless => f.write_str(
+                "the name it had is not known, and a .keep of something that is not there may be its",
+            ),
             Pin::Doubt(errno) => write!(f, "cannot see whether a .keep lies beside it ({errno})"),
         }
     }

@@ -17,7 +17,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::act::checkpoint_dir::CheckpointDir;
 use crate::act::extent_size;
 use crate::agent::braking::{self, FilesystemBrake};
-use crate::agent::clock::{monotonic, wall};
+use crate::agent::clock::{moment, monotonic, wall};
 use crate::agent::memory;
 use crate::agent::naming::Naming;
 use crate::agent::probing::Watched;
@@ -479,6 +479,7 @@ impl Filesystem {
 
     /// Begins to watch a directory.
     fn add(&mut self, config: DirectoryConfig, dir: CheckpointDir) {
+        self.catalog.set_now(moment());
         let path = config.path.clone();
         let shared = self.shared.clone();
         let is_staging = config.layout == Layout::Staging;
@@ -580,6 +581,7 @@ impl Filesystem {
     /// Brings the catalog up to date with what events, the reader and the clock say.
     pub(super) fn catch_up(&mut self) {
         let now = monotonic();
+        self.catalog.set_now(moment());
         let mut rescan = now >= self.due.scan;
         for (directory, name, tries) in std::mem::take(&mut self.closing) {
             self.refresh(directory, name, tries);
@@ -610,6 +612,7 @@ impl Filesystem {
             self.check_places();
         }
         if rescan {
+            self.retry_leftovers();
             let rests: Vec<_> = (0..self.directories.len()).map(|index| self.scan(index)).collect();
             self.scan_again_after(rests.into_iter().try_fold(SCAN_EVERY, |most, rest| Some(most.max(rest?))));
         }
@@ -618,6 +621,9 @@ impl Filesystem {
             let those: Vec<_> =
                 (0..self.directories.len()).filter(|at| asked(&self.directories[*at])).collect();
             those.into_iter().for_each(|index| self.ask_for_closes(index));
+        }
+        if self.catalog.settles_at().is_some_and(|at| now >= at) {
+            self.look_at_unsettled();
         }
         let directories = &self.directories;
         let fd = |index: u16| directories.get(usize::from(index))?.fd.clone();
@@ -714,8 +720,28 @@ impl Filesystem {
         }
     }
 
+    /// Takes up again deletions that could not be finished. No round is under way where this is called.
+    fn retry_leftovers(&self) {
+        for (it, dir) in self.directories.iter().zip(&self.dirs).filter(|(it, _)| !it.gone) {
+            for leftover in dir.retry_leftovers() {
+                self.shared.record_leftover(&it.config.path, &leftover);
+            }
+        }
+    }
+
+    /// Looks at pod checkpoints that may be finished by now.
+    fn look_at_unsettled(&mut self) {
+        for (index, (it, dir)) in self.directories.iter().zip(&self.dirs).enumerate() {
+            if !it.gone {
+                self.catalog.look_at_unsettled(index as u16, dir.as_fd());
+            }
+        }
+        self.relief.catalog_changed();
+    }
+
     /// Looks again at what was in use or had another name: while a need cannot be met, it matters when that ends.
     pub(super) fn look_again(&mut self) {
+        self.catalog.set_now(moment());
         for (index, (it, dir)) in self.directories.iter().zip(&self.dirs).enumerate() {
             if !it.gone {
                 self.catalog.look_again(index as u16, dir.as_fd());

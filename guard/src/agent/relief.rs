@@ -1,5 +1,6 @@
 //! One turn's deciding and acting: pressure first, then retention.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
@@ -281,7 +282,12 @@ pub(super) fn retain(fs: &mut Filesystem) {
     }
     fs.relief.retain = false;
     fs.relief.retain_due = Monotonic(now.0 + RETAIN_EVERY);
-    let plan = decide::retention(fs.catalog.inventory(), &fs.config.policy, wall());
+    // A clock that is wrong for one run would have everything deleted.
+    let policy = match fs.shared.tells_age() {
+        true => Cow::Borrowed(&fs.config.policy),
+        false => Cow::Owned(fs.config.policy.without_age_limits()),
+    };
+    let plan = decide::retention(fs.catalog.inventory(), &policy, wall());
     if plan.victims.is_empty() {
         return;
     }

@@ -11,18 +11,19 @@ use crate::act::checkpoint_dir::Leftover;
 use crate::act::journal::{Intent, Journal, Outcome, Verdict};
 use crate::agent::awaited::Awaited;
 use crate::agent::braking::{Brakes, Braking};
-use crate::agent::clock::wall;
+use crate::agent::clock::{up, wall};
 use crate::agent::cluster::{Link, Questions};
 use crate::agent::growth::Growths;
 use crate::agent::notify::Notify;
+use crate::agent::priority;
 use crate::agent::probing::Probing;
 use crate::agent::staging::Staging;
 use crate::agent::view::View;
 use crate::config::Config;
-use crate::decide::Transition;
+use crate::decide::{Transition, WallClock, wall_clock};
 use crate::model::{Cluster, Inventory, Monotonic, Observation, Plan, PodName};
 use crate::observe::probe::Backend;
-use crate::report::audit::{AuditLog, AuditSettings, Event};
+use crate::report::audit::{AuditSettings, AuditWriter, Event};
 use crate::report::events::{Notice, Notices};
 use crate::report::health::Health;
 use crate::report::metrics::{FilesystemLabel, Holdings, LostEvents, Metrics};
@@ -44,7 +45,8 @@ pub(super) struct Shared {
     pub(super) awaited: Awaited,
     pub(super) dry_run: bool,
     pub(super) stop: Arc<AtomicBool>,
-    audit: Mutex<Option<AuditLog>>,
+    wall_clock: Mutex<WallClock>,
+    audit: Option<AuditWriter>,
     /// Failed audit writes that the metric knows of.
     audit_failures: AtomicU64,
     holdings: Mutex<BTreeMap<FilesystemLabel, Holdings>>,
@@ -82,7 +84,7 @@ impl Shared {
             max_size: config.audit.max_size,
             keep: config.audit.keep,
         });
-        let audit = Mutex::new(settings.map(|settings| AuditLog::open(settings, wall)));
+        let audit = settings.map(|settings| AuditWriter::open(settings, wall, priority::raise));
         let (audit_failures, holdings) = (AtomicU64::new(0), Mutex::default());
         let (staging, growths) = (Arc::<Staging>::default(), Arc::<Growths>::default());
         if let Some(probing) = &probing {
@@ -101,6 +103,7 @@ impl Shared {
             awaited: Awaited::default(),
             dry_run,
             stop,
+            wall_clock: Mutex::default(),
             audit,
             audit_failures,
             holdings,
@@ -138,21 +141,33 @@ impl Shared {
         backend_of(self.probing.as_deref())
     }
 
-    /// The audit log, for the executor. Held for a round: rounds of several filesystems write one after the other,
-    /// line by line. `woken` is when the write happened that called for the first deletion, until that is done.
+    /// The audit log, for the executor: rounds of several filesystems write one after the other, line by line. `woken` is when the write happened that called for the first deletion, until that is done.
     pub(super) fn journal<'s>(&'s self, woken: &'s Cell<Option<Monotonic>>) -> SharedJournal<'s> {
         SharedJournal { shared: self, woken }
     }
 
     /// Records an event.
     pub(super) fn record(&self, event: &Event<'_>) {
-        if let Some(audit) = &mut *lock(&self.audit) {
+        if let Some(audit) = &self.audit {
             audit.record(event);
         }
         self.count_audit_failures();
         if let Some(notice) = Notice::from_audit(event) {
             self.leave(notice);
         }
+    }
+
+    /// Whether the wall clock tells how old something is; says so when somebody has set it.
+    pub(super) fn tells_age(&self) -> bool {
+        let (wall, up) = (wall(), up());
+        let mut clock = lock(&self.wall_clock);
+        if let Some(step) = clock.see(wall, up) {
+            tracing::warn!(
+                seconds = step.as_secs(), held = ?wall_clock::HELD_FOR,
+                "the wall clock was set; for a while nothing is deleted for its age alone (max-age)"
+            );
+        }
+        !clock.is_doubtful(up)
     }
 
     /// Whether anybody reads notices.
@@ -206,20 +221,20 @@ impl Shared {
         });
     }
 
-    /// Records what became of a deletion that a crash had interrupted.
+    /// Records what became of a deletion that a crash or a failure had interrupted.
     pub(super) fn record_leftover(&self, directory: &Path, leftover: &Leftover) {
         let left_as = leftover.left_as.to_string_lossy();
         match &leftover.outcome {
             Ok(removed) => {
                 tracing::info!(directory = %directory.display(), %left_as, freed = %removed.allocated,
-                    "finished a deletion that a crash had interrupted");
+                    "finished a deletion that had been interrupted");
             }
             Err(refused) => {
                 tracing::warn!(directory = %directory.display(), %left_as, %refused,
-                    "did not finish a deletion that a crash had interrupted");
+                    "did not finish a deletion that had been interrupted");
             }
         }
-        if let Some(audit) = &mut *lock(&self.audit) {
+        if let Some(audit) = &self.audit {
             audit.record_leftover(directory, leftover);
         }
         self.count_audit_failures();
@@ -227,7 +242,7 @@ impl Shared {
 
     /// The name that the audit log has for an id.
     pub(super) fn name_of(&self, id: u64) -> Option<std::ffi::OsString> {
-        lock(&self.audit).as_ref()?.name_of(id)
+        self.audit.as_ref()?.name_of(id)
     }
 
     /// Brings what the audit log and the probe count by themselves into the metrics.
@@ -258,7 +273,7 @@ impl Shared {
 
     /// Waits until the audit log is on the disk, for `limit` at most.
     pub(super) fn flush(&self, limit: Duration) -> bool {
-        lock(&self.audit).as_ref().is_none_or(|audit| audit.flush(limit))
+        self.audit.as_ref().is_none_or(|audit| audit.flush(limit))
     }
 
     /// Shows how many directories are missing.
@@ -267,7 +282,7 @@ impl Shared {
     }
 
     fn count_audit_failures(&self) {
-        let now = lock(&self.audit).as_ref().map_or(0, AuditLog::failures);
+        let now = self.audit.as_ref().map_or(0, AuditWriter::failures);
         let before = self.audit_failures.fetch_max(now, Ordering::Relaxed);
         for _ in before..now {
             self.metrics.audit_failed();
@@ -293,11 +308,11 @@ pub(super) struct SharedJournal<'s> {
 
 impl Journal for SharedJournal<'_> {
     fn intent(&mut self, intent: &Intent<'_>) -> u64 {
-        lock(&self.shared.audit).as_mut().map_or_else(next_id, |audit| audit.intent(intent))
+        self.shared.audit.as_ref().map_or_else(next_id, |audit| audit.intent(intent))
     }
 
     fn outcome(&mut self, intent: &Intent<'_>, outcome: &Outcome) {
-        if let Some(audit) = &mut *lock(&self.shared.audit) {
+        if let Some(audit) = &self.shared.audit {
             audit.record_outcome(intent, outcome, reaction(outcome, self.woken.get()));
         }
         self.shared.count_audit_failures();

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::act::checkpoint_dir::{CheckpointDir, OpenError};
+use crate::agent::clock::moment;
 use crate::agent::cluster;
 use crate::cli::Misconfigured;
 use crate::config::{ASSUMED_WRITE_SPEED, Config, DirectoryConfig, Layout};
@@ -62,6 +63,7 @@ pub(super) fn take(config: &Config) -> anyhow::Result<Vec<Filesystem>> {
         let (_, catalog, dirs) = &mut groups[place];
         catalog.set_cluster(known.clone());
         let index = catalog.add_directory(directory.path.clone());
+        catalog.set_now(moment());
         catalog.scan(index, dir.as_fd(), holds).map_err(|errno| {
             anyhow::anyhow!("cannot read directory {:?}: {}", directory.path, errno.desc())
         })?;

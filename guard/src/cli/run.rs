@@ -13,6 +13,7 @@ use crate::model::Observation;
 use crate::observe::filesystem::observe;
 use crate::report::logging;
 use crate::report::metrics::Metrics;
+use crate::sandbox;
 
 /// Arguments of `run`.
 #[derive(Debug, clap::Args)]
@@ -58,6 +59,7 @@ pub fn run(args: Args, common: &Common) -> anyhow::Result<ExitCode> {
         directories = ?config.directories.iter().map(|it| it.path.display().to_string()).collect::<Vec<_>>(),
         dry_run = args.dry_run, "checkpoint-guard starts"
     );
+    sandbox::start_companions(&config);
     refuse_late_thresholds(&file, &config)?;
     agent::run(options, config, metrics, asking)?;
     Ok(ExitCode::SUCCESS)
@@ -99,7 +101,7 @@ fn filesystems(config: &Config) -> Vec<Observation> {
             "a directory's filesystem does not answer; its thresholds are not compared with the kubelet's"
         );
     }
-    // What comes next wants this thread to be the only one; who hangs never gets to do anything again.
+    // The sandbox wants this thread to be the only one; who hangs never gets to do anything again.
     for looker in lookers.into_iter().filter(|looker| all_done || looker.is_finished()) {
         // It panics only by a bug, which has been printed by then.
         let _ = looker.join();

@@ -50,7 +50,7 @@ pub const KEYS: &[Key] = &[
         "directory[].layout",
         "`\"archives\"`, `\"pod-checkpoints\"`, `\"staging\"`",
         "\"archives\"",
-        "What a checkpoint is there: a tar file, a subdirectory, or nothing of ours (an engine's work directory: \
+        "What a checkpoint is there: a tar file, a subdirectory (finished when nothing in it has changed for 10 s), or nothing of ours (an engine's work directory: \
          watched and forecast, never deleted from).",
         "",
     ),
@@ -235,7 +235,13 @@ pub const KEYS: &[Key] = &[
         KEEP_NONE,
     ),
     key("retention[].max-size", SIZE, "", "At most so large, each checkpoint.", KEEP_NONE),
-    key("retention[].max-age", "a duration, `\"unlimited\"`", "", "At most so old.", KEEP_NONE),
+    key(
+        "retention[].max-age",
+        "a duration, `\"unlimited\"`",
+        "",
+        "At most so old. For an hour after somebody has set the clock by more than a minute, nothing goes for its age alone.",
+        KEEP_NONE,
+    ),
     key(
         "retention[].retain-orphans",
         "`true`, `false`",

@@ -19,6 +19,7 @@ pub mod protection;
 pub mod slow;
 pub mod staging;
 pub mod threshold;
+pub mod wall_clock;
 pub mod wishes;
 
 mod chain;
@@ -38,3 +39,4 @@ pub use limits::{Ruled, resolve as limit_of};
 pub use plan::{Request, plan, victims};
 pub use pressure::{Pressure, Transition};
 pub use retention::retention;
+pub use wall_clock::WallClock;

@@ -35,6 +35,15 @@ pub use policy::{
 pub use quantity::{Amount, ParseQuantityError, Percent, Quantity};
 pub use reason::{DeleteReason, Limit, Ranked, Scope, SpareReason, SparedBelow, Standing, Weighed};
 
+/// A moment by both clocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moment {
+    /// For how long something takes.
+    pub monotonic: Monotonic,
+    /// For what files say of themselves.
+    pub wall: jiff::Timestamp,
+}
+
 /// Time since an arbitrary fixed point (`CLOCK_MONOTONIC`, as the kernel's `bpf_ktime_get_ns` counts it).
 ///
 /// Grace periods and reaction times are differences of these; the age of a checkpoint never is, it is a

@@ -20,6 +20,15 @@ pub struct Policy {
     pub retention: Vec<RetentionRule>,
 }
 
+impl Policy {
+    /// The same with nothing to let go for its age.
+    pub fn without_age_limits(&self) -> Policy {
+        let mut policy = self.clone();
+        policy.retention.iter_mut().for_each(|rule| rule.max_age = None);
+        policy
+    }
+}
+
 /// A level begins when one of its signals is below its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Threshold {

@@ -8,6 +8,7 @@
 mod describe;
 mod index;
 mod look;
+mod settling;
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{OsStr, OsString};
@@ -21,7 +22,11 @@ use jiff::Timestamp;
 use nix::errno::Errno;
 
 use self::describe::{blank, declare, describe, set_size, version_of};
-use crate::model::{Bytes, Checkpoint, Cluster, Fate, FileId, Inventory, Kind, PodName, States};
+pub use self::settling::SETTLES_AFTER;
+use self::settling::Settling;
+use crate::model::{
+    Bytes, Checkpoint, Cluster, Fate, FileId, Inventory, Kind, Moment, Monotonic, PodName, States,
+};
 use crate::observe::archive::{self, Contents, Interner};
 use crate::observe::holders::{OpenState, probe_open};
 use crate::observe::reach::Reach;
@@ -147,6 +152,9 @@ pub struct Catalog {
     others: HashMap<u16, usize>,
     revision: u64,
     lacks_leases: bool,
+    /// When it is: what somebody writes without an event is finished when it has not changed for a while.
+    now: Moment,
+    settling: Settling,
 }
 
 impl Catalog {
@@ -158,6 +166,39 @@ impl Catalog {
     /// What is known now.
     pub fn inventory(&self) -> &Inventory {
         &self.inventory
+    }
+
+    /// Says when it is. To be said before anything is looked at.
+    pub fn set_now(&mut self, now: Moment) {
+        self.now = now;
+    }
+
+    /// When some pod checkpoint should be looked at again to find out whether it is finished; `None`: all are.
+    pub fn settles_at(&self) -> Option<Monotonic> {
+        self.settling.due()
+    }
+
+    /// Looks at those pod checkpoints in `directory` of which it is time to find that out.
+    pub fn look_at_unsettled(&mut self, directory: u16, dir: BorrowedFd<'_>) {
+        self.look_at_trees(directory, dir, |this, checkpoint| {
+            this.settling.is_due(checkpoint.file, this.now)
+        });
+        self.settling.have_looked();
+    }
+
+    fn look_at_trees(
+        &mut self,
+        directory: u16,
+        dir: BorrowedFd<'_>,
+        is_meant: impl Fn(&Catalog, &Checkpoint) -> bool,
+    ) {
+        let here = |it: &&Checkpoint| it.directory == directory && it.kind == Kind::PodCheckpoint;
+        let meant = self.inventory.checkpoints.iter().filter(here).filter(|it| is_meant(self, it));
+        let meant: Vec<_> = meant.map(|it| (it.name.clone(), it.file)).collect();
+        self.revision += u64::from(!meant.is_empty());
+        for (name, file) in meant {
+            self.look_at_tree(directory, dir, &name, file);
+        }
     }
 
     /// Another number after whatever may have changed the inventory: what was made of it at the same number still holds.
@@ -344,6 +385,9 @@ impl Catalog {
                 self.settle(place, dir);
             }
         }
+        self.look_at_trees(directory, dir, |_, checkpoint| {
+            checkpoint.states.intersects(States::IN_USE | States::BEING_WRITTEN)
+        });
     }
 
     /// Takes over what is known of the cluster: whose pod is gone, whose a pod checkpoint is and whether it is being restored.

@@ -26,6 +26,8 @@ pub struct Stat {
     pub allocated: Bytes,
     /// `st_mtim`.
     pub modified: Timestamp,
+    /// `st_ctim`, which nobody can set.
+    pub changed: Timestamp,
     /// `st_nlink`.
     pub links: u64,
     /// The permission bits of `st_mode`.
@@ -57,14 +59,18 @@ impl From<&FileStat> for Stat {
             SFlag::S_IFDIR => Sort::Directory,
             _ => Sort::Other,
         };
-        let nanos = i32::try_from(stat.st_mtime_nsec).unwrap_or(0);
+        // Out of jiff's range means a broken filesystem; the epoch makes it the oldest, not the youngest.
+        let instant = |seconds, nanoseconds| {
+            let nanoseconds = i32::try_from(nanoseconds).unwrap_or(0);
+            Timestamp::new(seconds, nanoseconds).unwrap_or(Timestamp::UNIX_EPOCH)
+        };
         Stat {
             file: FileId { dev: stat.st_dev, ino: stat.st_ino },
             sort,
             len: Bytes(stat.st_size.try_into().unwrap_or(0)),
             allocated: Bytes(u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512)),
-            // Out of jiff's range means a broken filesystem; the epoch makes it the oldest, not the youngest.
-            modified: Timestamp::new(stat.st_mtime, nanos).unwrap_or(Timestamp::UNIX_EPOCH),
+            modified: instant(stat.st_mtime, stat.st_mtime_nsec),
+            changed: instant(stat.st_ctime, stat.st_ctime_nsec),
             links: stat.st_nlink,
             mode: stat.st_mode & 0o7777,
         }
@@ -113,6 +119,7 @@ const NOT_A_CHECKPOINT: Stat = Stat {
     len: Bytes::ZERO,
     allocated: Bytes::ZERO,
     modified: Timestamp::UNIX_EPOCH,
+    changed: Timestamp::UNIX_EPOCH,
     links: 1,
     mode: 0,
 };
@@ -131,8 +138,12 @@ pub struct Tree {
     pub allocated: Bytes,
     /// How many inodes it takes.
     pub inodes: u32,
-    /// The newest `st_mtim` in it; `None` when nothing could be read.
-    pub modified: Option<Timestamp>,
+    /// How many of them are files.
+    pub files: u32,
+    /// The newest `st_mtim` of it and of what lies in it, links and special files apart.
+    pub modified: Timestamp,
+    /// The newest `st_mtim` or `st_ctim`; of the tree itself only the former, since renaming it is no change in it.
+    pub changed: Timestamp,
     /// Somebody has a file in it open for writing, or that could not be found out.
     pub being_written: bool,
     /// Not everything was looked at: unreadable, too deep, or too much.
@@ -153,8 +164,8 @@ pub fn measure(
     is_written: &mut dyn FnMut(BorrowedFd<'_>, &OsStr) -> bool,
 ) -> Result<Tree, Errno> {
     let top = Stat::at(dir, name)?;
-    let mut tree =
-        Tree { inodes: 1, allocated: top.allocated, modified: Some(top.modified), ..Tree::default() };
+    let (modified, allocated) = (top.modified, top.allocated);
+    let mut tree = Tree { inodes: 1, allocated, modified, changed: modified, ..Tree::default() };
     walk(open_directory(dir, name)?.as_fd(), top.file.dev, DEPTH_MAX, &mut tree, is_written)?;
     Ok(tree)
 }
@@ -204,7 +215,10 @@ fn walk(
     let mut below = Vec::new();
     let unreadable = scan(dir, |name, stat| {
         tree.inodes = tree.inodes.saturating_add(1);
-        tree.modified = tree.modified.max(Some(stat.modified));
+        if stat.sort != Sort::Other {
+            tree.modified = tree.modified.max(stat.modified);
+            tree.changed = tree.changed.max(stat.modified).max(stat.changed);
+        }
         match stat.sort {
             Sort::Directory if stat.file.dev != dev => tree.partial = true,
             Sort::Directory => {
@@ -212,6 +226,7 @@ fn walk(
                 below.push(name.to_owned());
             }
             Sort::File => {
+                tree.files += 1;
                 tree.len += stat.len;
                 if stat.links <= 1 {
                     tree.allocated += stat.allocated;

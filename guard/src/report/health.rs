@@ -56,7 +56,14 @@ impl Health {
 
     /// What speaks against being alive, one sentence each; nothing when alive.
     ///
-    /// A guard without any filesystem yet (all directories optional and absent) is alive: it waits.
+    /// It is alive while any loop turns: a restart would help none that hangs in the kernel, and the others would go
+    /// unprotected meanwhile. A guard without any filesystem yet (all directories optional and absent) is alive: it waits.
+    pub fn dead(&self, now: Monotonic) -> Vec<String> {
+        let hung = self.hung(now);
+        if hung.len() < self.state().beats.len() { Vec::new() } else { hung }
+    }
+
+    /// The loops that hang, one sentence each.
     pub fn hung(&self, now: Monotonic) -> Vec<String> {
         let state = self.state();
         let stale = state.beats.iter().filter(|(_, beat)| now.since(**beat) > self.stale_after);
@@ -101,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn one_hung_filesystem_is_enough_and_is_named() {
+    fn a_guard_is_alive_while_one_of_its_loops_turns_and_those_that_hang_are_named() {
         let health = Health::new(Duration::from_secs(30));
         assert!(health.hung(at(1000)).is_empty(), "nothing to watch yet");
         health.beat(&label("/a"), at(1000));
@@ -110,6 +117,11 @@ mod tests {
         health.beat(&label("/a"), at(1030));
         let hung = health.hung(at(1031));
         assert_eq!(hung, ["the loop has not looked at /b for 31 s; does statfs hang?"]);
+        assert!(health.dead(at(1031)).is_empty());
+        assert_eq!(health.dead(at(1061)).len(), 2);
+        health.forget(&label("/a"));
+        assert_eq!(health.dead(at(1031)), hung, "it is the only one");
+        health.beat(&label("/a"), at(1031));
         health.forget(&label("/b"));
         assert!(health.hung(at(1031)).is_empty());
     }

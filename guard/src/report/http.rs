@@ -182,7 +182,7 @@ async fn metrics(State(endpoints): State<Endpoints>) -> Response {
 }
 
 async fn healthz(State(endpoints): State<Endpoints>) -> Response {
-    verdict(endpoints.health.hung((endpoints.now)()))
+    verdict(endpoints.health.dead((endpoints.now)()))
 }
 
 async fn readyz(State(endpoints): State<Endpoints>) -> Response {

@@ -9,7 +9,8 @@ use landlock::{
 
 use super::State;
 use super::available::landlock_abi;
-use super::needs::{Access, Connect, Needs};
+use super::looks;
+use super::needs::{Access, Connect, Needs, resolve};
 
 /// The rights that are handled where the kernel knows them: those of Linux 6.12.
 const NEWEST: ABI = ABI::V6;
@@ -33,7 +34,7 @@ pub(super) fn confine(needs: &Needs) -> (State, Option<Vec<PathBuf>>) {
         Ok(_) => {}
     }
     match restrict(needs) {
-        Ok(status) => {
+        Ok((status, reach)) => {
             let state = match status.ruleset {
                 RulesetStatus::FullyEnforced => State::Active(None),
                 RulesetStatus::PartiallyEnforced => {
@@ -43,13 +44,14 @@ pub(super) fn confine(needs: &Needs) -> (State, Option<Vec<PathBuf>>) {
                     return (State::Missing("the kernel enforces nothing of it".into()), None);
                 }
             };
-            (state, Some(needs.reach()))
+            (state, Some(reach))
         }
         Err(error) => (State::Missing(error.to_string()), None),
     }
 }
 
-fn restrict(needs: &Needs) -> Result<RestrictionStatus, RulesetError> {
+/// Also tells where checkpoint directories may lie.
+fn restrict(needs: &Needs) -> Result<(RestrictionStatus, Vec<PathBuf>), RulesetError> {
     let mut ruleset = Ruleset::default()
         .handle_access(AccessFs::from_all(NEWEST))?
         .scope(Scope::AbstractUnixSocket | Scope::Signal)?
@@ -58,14 +60,23 @@ fn restrict(needs: &Needs) -> Result<RestrictionStatus, RulesetError> {
         ruleset = ruleset.handle_access(AccessNet::ConnectTcp)?;
     }
     let mut ruleset = ruleset.create()?;
-    for need in &needs.paths {
-        // What is not there has no rule: it cannot be opened, which is what would happen anyway.
-        let Ok(path) = PathFd::new(&need.path) else { continue };
-        let rights = if need.path.is_dir() {
-            rights(need.access)
-        } else {
-            rights(need.access) & AccessFs::from_file(NEWEST)
+    let paths: Vec<_> = needs.paths.iter().map(|need| need.path.clone()).collect();
+    // What is not there has no rule: it cannot be opened, which is what would happen anyway.
+    let opened = looks::at_each(&paths, |path| Some((PathFd::new(path).ok()?, path.is_dir(), resolve(path))));
+    let mut reach = Vec::new();
+    for (need, opened) in needs.paths.iter().zip(opened) {
+        let Some(opened) = opened else {
+            looks::say_left_out(&need.path);
+            continue;
         };
+        let Some((path, is_directory, resolved)) = opened else { continue };
+        let rights = match is_directory {
+            true => rights(need.access),
+            false => rights(need.access) & AccessFs::from_file(NEWEST),
+        };
+        if need.access == Access::Checkpoints {
+            reach.push(resolved);
+        }
         ruleset = ruleset.add_rule(PathBeneath::new(path, rights))?;
     }
     if let Some(port) = needs.bind {
@@ -76,7 +87,7 @@ fn restrict(needs: &Needs) -> Result<RestrictionStatus, RulesetError> {
             ruleset = ruleset.add_rule(NetPort::new(*port, AccessNet::ConnectTcp))?;
         }
     }
-    ruleset.restrict_self()
+    Ok((ruleset.restrict_self()?, reach))
 }
 
 fn rights(access: Access) -> BitFlags<AccessFs> {

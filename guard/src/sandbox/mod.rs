@@ -15,6 +15,7 @@ mod available;
 mod calls;
 mod capabilities;
 mod landlock;
+mod looks;
 mod needs;
 mod seccomp;
 
@@ -100,22 +101,24 @@ impl Sandbox {
         &self.layers
     }
 
-    /// Whether files below `directory`, which need not exist yet, may be read and deleted. What Landlock once allowed
-    /// cannot be widened, so a directory elsewhere needs a restart.
-    pub fn reaches(&self, directory: &Path) -> bool {
-        let Some(reach) = &self.reach else { return true };
-        let resolved = needs::resolve(directory);
-        reach.iter().any(|anchor| resolved.starts_with(anchor))
+    /// Those of `config`'s directories, which need not exist yet, below which files may not be read and deleted. What
+    /// Landlock once allowed cannot be widened, so they need a restart. Of one that hangs nothing is known.
+    pub fn out_of_reach(&self, config: &Config) -> Vec<PathBuf> {
+        self.beyond(config.directories.iter().map(|directory| directory.path.clone()).collect())
     }
 
-    /// Those of `config`'s directories that it does not reach.
-    pub fn out_of_reach<'c>(&self, config: &'c Config) -> Vec<&'c Path> {
-        let paths = config.directories.iter().map(|directory| directory.path.as_path());
-        paths.filter(|path| !self.reaches(path)).collect()
+    fn beyond(&self, mut paths: Vec<PathBuf>) -> Vec<PathBuf> {
+        let Some(reach) = &self.reach else { return Vec::new() };
+        let resolved = looks::at_each(&paths, |path| needs::resolve(path));
+        let is_beyond = |path: &PathBuf| !reach.iter().any(|anchor| path.starts_with(anchor));
+        let mut resolved = resolved.iter();
+        paths.retain(|_| resolved.next().and_then(Option::as_ref).is_some_and(is_beyond));
+        paths
     }
 }
 
-/// Limits this process, for good. To be called while the calling thread is its only one, after [`start_companions`].
+/// Limits this process, for good. To be called after [`start_companions`], while no thread but the calling one does
+/// anything; those that hang in looking at a path do not.
 ///
 /// Never fails: what cannot be had is in the result, and in the log.
 pub fn enter(config: &Config, config_path: &Path) -> Sandbox {
@@ -123,7 +126,7 @@ pub fn enter(config: &Config, config_path: &Path) -> Sandbox {
         tracing::warn!("running without a sandbox ([sandbox] mode = \"off\")");
         return Sandbox::off();
     }
-    let needs = Needs::of(config, config_path);
+    let mut needs = Needs::of(config, config_path);
     needs.make_directories();
     lift_locked_memory_limit();
     let no_new_privileges = no_new_privileges();
@@ -144,12 +147,12 @@ pub fn enter(config: &Config, config_path: &Path) -> Sandbox {
 }
 
 /// Starts the processes that do what the sandbox forbids. To be called while the calling thread is its process's only
-/// one, before [`enter`], and before anything is opened that must end with the guard: they inherit what is open.
-pub fn start_companions(config: &Config, config_path: &Path) {
+/// one, so before anything is looked at that may hang; before [`enter`], and before anything is opened that must end with
+/// the guard: they inherit what is open.
+pub fn start_companions(config: &Config) {
     let is_off = config.sandbox.mode == SandboxMode::Off;
     // Landlock forbids to look into processes outside of it, so somebody outside of it looks.
-    let needs = Needs::of(config, config_path);
-    if !is_off && let Err(error) = finder::start(|| confine_finder(&needs)) {
+    if !is_off && let Err(error) = finder::start(confine_finder) {
         tracing::warn!(%error, "no process to find out who has checkpoints open; they will not be named");
     }
     start_runner(config);
@@ -184,9 +187,9 @@ pub fn start_runner(config: &Config) {
 }
 
 /// The same for the process that looks through /proc: it reads, and nothing else.
-fn confine_finder(needs: &Needs) {
+fn confine_finder() {
     let _ = no_new_privileges();
-    let _ = capabilities::keep(&needs.finder_capabilities);
+    let _ = capabilities::keep(needs::FINDER_CAPABILITIES);
     let _ = seccomp::confine(&[Feature::Finder]);
 }
 
@@ -243,8 +246,8 @@ mod tests {
             (root.path().to_owned(), false),
             (real.join("../elsewhere"), false),
         ] {
-            assert_eq!(sandbox.reaches(&path), reaches, "{path:?}");
+            assert_eq!(sandbox.beyond(vec![path.clone()]).is_empty(), reaches, "{path:?}");
         }
-        assert!(Sandbox::off().reaches(Path::new("/anywhere")));
+        assert!(Sandbox::off().beyond(vec!["/anywhere".into()]).is_empty());
     }
 }

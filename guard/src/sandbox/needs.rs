@@ -7,6 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use caps::Capability::{self, *};
 
 use super::calls::Feature;
+use super::looks;
 use crate::config::{BrakeMode, Config, KubernetesMode, ProbeMode, SandboxReach};
 use crate::observe::host::kernel::Kernel;
 use crate::trust;
@@ -45,8 +46,6 @@ pub enum Connect {
 pub struct Needs {
     /// Capabilities of the guard, and what for.
     pub capabilities: Vec<(Capability, &'static str)>,
-    /// Capabilities of the process that looks through /proc.
-    pub finder_capabilities: Vec<(Capability, &'static str)>,
     /// Files.
     pub paths: Vec<PathNeed>,
     /// The TCP port that is listened on.
@@ -110,36 +109,35 @@ impl Needs {
         if config.notify.command.is_some() {
             features.push(Feature::Command);
         }
-        Needs {
-            capabilities,
-            finder_capabilities: vec![
-                (CAP_SYS_PTRACE, "say who has a checkpoint open: /proc/<pid>/fd of others"),
-                (CAP_CHECKPOINT_RESTORE, "the same for mappings: /proc/<pid>/map_files (Linux 5.9)"),
-                (CAP_DAC_OVERRIDE, "the same of processes that are not root's"),
-            ],
-            paths: paths(config, config_path),
-            bind,
-            connect: connect(config),
-            features,
-        }
+        Needs { capabilities, paths: paths(config, config_path), bind, connect: connect(config), features }
     }
 
     /// Makes the directories of the audit log and of what is known of the cluster where they are missing: once
-    /// inside, they could not be made.
-    pub(super) fn make_directories(&self) {
+    /// inside, they could not be made. Those on a filesystem that hangs are needed no longer.
+    pub(super) fn make_directories(&mut self) {
         use std::os::unix::fs::DirBuilderExt as _;
-        for need in self.paths.iter().filter(|need| need.access == Access::Log) {
-            // Err: told by the audit log when it is opened.
-            let _ = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&need.path);
+        let (logs, others): (Vec<_>, Vec<_>) =
+            self.paths.drain(..).partition(|need: &PathNeed| need.access == Access::Log);
+        self.paths = others;
+        let directories: Vec<_> = logs.iter().map(|need| need.path.clone()).collect();
+        // Err: told by the audit log when it is opened.
+        let make =
+            |path: &PathBuf| std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).is_ok();
+        for (need, answer) in logs.into_iter().zip(looks::at_each(&directories, make)) {
+            match answer {
+                Some(_) => self.paths.push(need),
+                None => looks::say_left_out(&need.path),
+            }
         }
     }
-
-    /// Below which directories there may be checkpoints.
-    pub(super) fn reach(&self) -> Vec<PathBuf> {
-        let anchors = self.paths.iter().filter(|need| need.access == Access::Checkpoints);
-        anchors.filter(|need| need.path.exists()).map(|need| resolve(&need.path)).collect()
-    }
 }
+
+/// Capabilities of the process that looks through /proc.
+pub(super) const FINDER_CAPABILITIES: &[(Capability, &str)] = &[
+    (CAP_SYS_PTRACE, "say who has a checkpoint open: /proc/<pid>/fd of others"),
+    (CAP_CHECKPOINT_RESTORE, "the same for mappings: /proc/<pid>/map_files (Linux 5.9)"),
+    (CAP_DAC_OVERRIDE, "the same of processes that are not root's"),
+];
 
 /// Capabilities of the process that starts the brake's helper, and of the helper.
 pub(super) const STARTER_CAPABILITIES: &[(Capability, &str)] = &[
@@ -177,8 +175,8 @@ fn paths(config: &Config, config_path: &Path) -> Vec<PathNeed> {
             needs.push(need);
         }
     };
-    for directory in &config.directories {
-        need(anchor(&directory.path, config.sandbox.reach), Access::Checkpoints);
+    for anchor in anchors(config) {
+        need(anchor, Access::Checkpoints);
     }
     if let Some(log) = config.audit.path.as_deref().and_then(Path::parent) {
         need(log.to_owned(), Access::Log);
@@ -233,15 +231,27 @@ fn paths(config: &Config, config_path: &Path) -> Vec<PathNeed> {
     needs
 }
 
-/// What stands for a checkpoint directory: a rule is tied to an inode, so one for the directory itself would not hold for
-/// what is mounted over it, what replaces it, or what appears later; one for its parent does.
-fn anchor(directory: &Path, reach: SandboxReach) -> PathBuf {
-    let parent = directory.ancestors().skip(1).find(|ancestor| ancestor.is_dir()).unwrap_or(Path::new("/"));
-    match reach {
-        // A rule for the root directory would be none.
-        SandboxReach::Parents if parent != Path::new("/") => parent.to_owned(),
-        _ => directory.to_owned(),
-    }
+/// What stands for each checkpoint directory: a rule is tied to an inode, so one for the directory itself would not hold for
+/// what is mounted over it, what replaces it, or what appears later; one for its parent does. None for a directory whose
+/// filesystem hangs: nothing can be opened there to make a rule of.
+fn anchors(config: &Config) -> Vec<PathBuf> {
+    let directories: Vec<_> = config.directories.iter().map(|it| it.path.clone()).collect();
+    let found = looks::at_each(&directories, |directory| {
+        let mut above = directory.ancestors().skip(1);
+        above.find(|ancestor| ancestor.is_dir()).unwrap_or(Path::new("/")).to_owned()
+    });
+    let anchors = directories.into_iter().zip(found).filter_map(|(directory, parent)| {
+        let Some(parent) = parent else {
+            looks::say_left_out(&directory);
+            return None;
+        };
+        Some(match config.sandbox.reach {
+            // A rule for the root directory would be none.
+            SandboxReach::Parents if parent != Path::new("/") => parent,
+            _ => directory,
+        })
+    });
+    anchors.collect()
 }
 
 fn folder_of(file: &Path) -> PathBuf {
@@ -316,7 +326,7 @@ mod tests {
         {
             assert!(!has(&needs, capability), "{capability}");
         }
-        assert!(needs.finder_capabilities.iter().all(|(it, _)| *it != CAP_SYS_ADMIN && *it != CAP_BPF));
+        assert!(FINDER_CAPABILITIES.iter().all(|(it, _)| *it != CAP_SYS_ADMIN && *it != CAP_BPF));
     }
 
     #[test]

@@ -46,7 +46,7 @@ fn main() {
     let metrics = config.metrics.listen.unwrap();
     let elsewhere = TcpListener::bind("127.0.0.1:0").unwrap();
     let parent = nix::unistd::getppid();
-    guard::sandbox::start_companions(&config, &config_path);
+    guard::sandbox::start_companions(&config);
     let sandbox = guard::sandbox::enter(&config, &config_path);
     for (layer, state) in sandbox.layers() {
         println!("layer:{} {state}", layer.as_str());

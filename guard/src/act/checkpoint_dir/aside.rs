@@ -97,6 +97,11 @@ impl<'d> Aside<'d> {
         Aside { dir, place, name, original }
     }
 
+    /// Its private name.
+    pub(super) fn name(&self) -> &OsStr {
+        &self.name
+    }
+
     /// What is under the private name now.
     pub(super) fn stat(&self) -> Result<FileStat, Errno> {
         fstatat(&self.place, &*self.name, AtFlags::AT_SYMLINK_NOFOLLOW)

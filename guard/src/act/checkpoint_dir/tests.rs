@@ -1,7 +1,9 @@
 use std::fs::{self, File};
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::{MetadataExt, symlink};
 
 use super::*;
+use crate::observe::scan::{self, Stat};
 
 struct Watched {
     _scratch: tempfile::TempDir,
@@ -65,13 +67,15 @@ struct Planned {
 impl Planned {
     fn of(path: &Path, kind: Kind) -> Planned {
         let metadata = fs::symlink_metadata(path).unwrap();
-        Planned {
-            name: path.file_name().unwrap().to_owned(),
-            kind,
-            file: FileId { dev: metadata.dev(), ino: metadata.ino() },
-            len: Bytes(metadata.len()),
-            modified: Timestamp::new(metadata.mtime(), metadata.mtime_nsec() as i32).unwrap(),
-        }
+        let (name, parent) = (path.file_name().unwrap(), File::open(path.parent().unwrap()).unwrap());
+        let (len, modified) = match kind {
+            Kind::Archive => Stat::at(parent.as_fd(), name).map(|stat| (stat.len, stat.modified)).unwrap(),
+            Kind::PodCheckpoint => scan::measure(parent.as_fd(), name, &mut |_, _| false)
+                .map(|tree| (tree.len, tree.modified))
+                .unwrap(),
+        };
+        let file = FileId { dev: metadata.dev(), ino: metadata.ino() };
+        Planned { name: name.to_owned(), kind, file, len, modified }
     }
 
     fn expected(&self) -> Expected<'_> {
@@ -136,6 +140,28 @@ fn what_changed_since_it_was_planned_stays() {
     fs::rename(watched.path.join("a.tar"), watched.path.join("kept.tar")).unwrap();
     watched.archive("a.tar");
     watched.check_refused(&planned, Refused::Changed(Changed::File));
+}
+
+#[test]
+fn a_pod_checkpoint_in_which_anything_was_written_since_it_was_planned_stays() {
+    let watched = Watched::new();
+    let root = watched.path.join("checkpoint-web");
+    let write: [&dyn Fn(); 5] = [
+        &|| fs::write(root.join("container/checkpoint.tar"), vec![7; 50_001]).unwrap(),
+        &|| fs::write(root.join("container/checkpoint.tar"), vec![7; 50_001]).unwrap(),
+        &|| fs::write(root.join("container/deep/one-more"), "").unwrap(),
+        &|| fs::create_dir(root.join("one-more")).unwrap(),
+        &|| fs::rename(root.join("pod.json"), root.join("container/pod.json")).unwrap(),
+    ];
+    let mut planned = watched.pod_checkpoint("checkpoint-web");
+    for write in write {
+        // Times of files go by the kernel's ticks.
+        std::thread::sleep(Duration::from_millis(20));
+        write();
+        watched.check_refused(&planned, Refused::Changed(Changed::Content));
+        planned = Planned::of(&root, Kind::PodCheckpoint);
+    }
+    watched.remove(&planned).unwrap();
 }
 
 #[test]
@@ -255,6 +281,50 @@ fn leftovers_of_a_crash_are_finished() {
     assert_eq!(outcome(5), (&slipped_in.clone().into(), Some(&Refused::Changed(Changed::File))));
     assert_eq!(watched.names(), [&*slipped_in, "emptied", "pinned.tar", "pinned.tar.keep"]);
     assert!(!private.exists());
+}
+
+#[test]
+fn what_could_not_be_finished_is_taken_up_again_and_told_when_there_is_news() {
+    let watched = Watched::new();
+    let planned = watched.pod_checkpoint("checkpoint-web");
+    let left_as = format!(".evicting-1-{}", planned.file.ino);
+    fs::rename(watched.path.join("checkpoint-web"), watched.path.join(&left_as)).unwrap();
+    let reader = File::open(watched.path.join(&left_as).join("pod.json")).unwrap();
+    let leftovers = watched.dir.finish_leftovers(&|_| Some("checkpoint-web".into())).unwrap();
+    assert!(matches!(leftovers[0].outcome, Err(Refused::InUse { .. })), "{leftovers:?}");
+    assert_eq!(watched.dir.retry_leftovers(), []);
+    drop(reader);
+    // Another guard's, which is at it right now.
+    let other = watched.pod_checkpoint("checkpoint-db");
+    let its = format!(".evicting-2-{}", other.file.ino);
+    fs::rename(watched.path.join("checkpoint-db"), watched.path.join(&its)).unwrap();
+    let news = watched.dir.retry_leftovers();
+    assert_eq!(news.len(), 1);
+    assert!(
+        news[0].outcome.is_ok() && news[0].name.as_deref() == Some(OsStr::new("checkpoint-web")),
+        "{news:?}"
+    );
+    assert_eq!(watched.names(), [&*its]);
+    assert_eq!(watched.dir.retry_leftovers(), []);
+}
+
+#[test]
+fn a_leftover_whose_name_nobody_knows_is_spared_while_a_marker_may_be_its() {
+    let watched = Watched::new();
+    let planned = watched.archive("a.tar");
+    let left_as = format!(".evicting-1-{}", planned.file.ino);
+    fs::rename(watched.path.join("a.tar"), watched.path.join(&left_as)).unwrap();
+    for marker in ["a.tar.keep", "b.tar.keep"] {
+        fs::write(watched.path.join(marker), "").unwrap();
+    }
+    watched.archive("b.tar");
+    let leftovers = watched.dir.finish_leftovers(&|_| None).unwrap();
+    assert_eq!(leftovers[0].outcome, Err(Refused::Pinned(Pin::Nameless)));
+    assert_eq!(watched.dir.retry_leftovers(), []);
+    assert!(watched.path.join(&left_as).exists());
+    fs::rename(watched.path.join("a.tar.keep"), watched.path.join("a.tar.kept")).unwrap();
+    assert!(watched.dir.retry_leftovers()[0].outcome.is_ok());
+    assert!(!watched.path.join(&left_as).exists());
 }
 
 #[test]

@@ -53,6 +53,7 @@ impl Catalog {
         }
         self.notes.swap_remove(place);
         let gone = self.inventory.checkpoints.swap_remove(place);
+        self.settling.forget(gone.file);
         if self.notes.get(place).is_some_and(|moved| moved.content == Content::Queued) {
             self.queue(place);
         }

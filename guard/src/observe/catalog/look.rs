@@ -3,9 +3,12 @@
 use std::ffi::{OsStr, OsString};
 use std::os::fd::BorrowedFd;
 
+use nix::errno::Errno;
+
 use super::describe::{blank, describe, set_size, version_of};
+use super::settling::Shape;
 use super::{Catalog, Content, Note, Stranger, Version};
-use crate::model::{Checkpoint, Kind, States};
+use crate::model::{Checkpoint, FileId, Kind, States};
 use crate::observe::archive::CheckpointName;
 use crate::observe::holders::{OpenState, probe_open};
 use crate::observe::scan::{self, Stat};
@@ -100,22 +103,27 @@ impl Catalog {
         let top = Stat::at(dir, name).ok()?;
         let tree =
             scan::measure(dir, name, &mut |dir, name| probe_open(dir, name) == OpenState::Writing).ok()?;
-        let version =
-            Version { file: top.file, len: tree.len, modified: tree.modified.unwrap_or(top.modified) };
+        let version = Version { file: top.file, len: tree.len, modified: tree.modified };
         let place = self.find(directory, name);
         let changed = place.is_none_or(|place| version_of(&self.inventory.checkpoints[place]) != version);
+        let is_first = !self.others.contains_key(&directory);
+        let shape = self.settling.see(top.file, &tree, is_first, self.now);
         let mut checkpoint = blank(directory, Kind::PodCheckpoint, name, version);
         describe(&mut checkpoint, None, &mut self.strings, &self.cluster);
         checkpoint.allocated = tree.allocated;
         checkpoint.inodes = tree.inodes;
         checkpoint.states.set(States::EXPOSED, self.reach(directory).exposes(top.mode, true));
-        // What was not seen whole may still be growing.
-        checkpoint.states.set(States::BEING_WRITTEN, tree.being_written || tree.partial);
+        checkpoint.states.set(States::BEING_WRITTEN, shape == Shape::BeingWritten);
+        checkpoint.states.set(States::INCOMPLETE, shape == Shape::Empty);
         let note = Note { content: Content::Read, seen: self.round };
         match place {
             Some(place) => {
+                let before = &self.inventory.checkpoints[place];
+                if before.file != top.file {
+                    self.settling.forget(before.file);
+                }
                 let stays = if changed { States::PINNED } else { States::PINNED | States::REFUSED };
-                checkpoint.states |= self.inventory.checkpoints[place].states & stays;
+                checkpoint.states |= before.states & stays;
                 self.inventory.checkpoints[place] = checkpoint;
                 self.notes[place] = note;
             }
@@ -124,6 +132,16 @@ impl Catalog {
             }
         }
         Some(changed)
+    }
+
+    /// Looks once more at the pod checkpoint `name`, of which no event may tell anything.
+    pub(super) fn look_at_tree(&mut self, directory: u16, dir: BorrowedFd<'_>, name: &OsStr, file: FileId) {
+        if self.see_tree(directory, dir, name).is_none() {
+            match Stat::at(dir, name) {
+                Err(Errno::ENOENT) => drop(self.remove(directory, name)),
+                _ => self.settling.put_off(file, self.now),
+            }
+        }
     }
 
     /// Takes out what the last scan of `directory` did not see.

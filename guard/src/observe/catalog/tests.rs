@@ -1,6 +1,7 @@
 use std::fs::File;
 use std::os::fd::AsFd as _;
 use std::path::Path;
+use std::time::Duration;
 
 use super::*;
 use crate::observe::archive::Limits;
@@ -277,4 +278,38 @@ fn a_pod_checkpoint_that_could_not_be_deleted_is_left_alone_as_well() {
     catalog.set_states(0, name, States::REFUSED);
     catalog.scan(0, dir.as_fd(), Holds::PodCheckpoints).unwrap();
     assert!(!catalog.inventory().checkpoints[0].states.contains(States::REFUSED));
+}
+
+#[test]
+fn a_pod_checkpoint_of_which_no_event_tells_is_looked_at_until_it_is_finished() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = File::open(folder.path()).unwrap();
+    let mut catalog = Catalog::new(vec![folder.path().to_owned()]);
+    let tell = |catalog: &mut Catalog, seconds: u64| {
+        catalog.set_now(Moment { monotonic: Monotonic(Duration::from_secs(seconds)), ..Moment::default() });
+        if catalog.settles_at().is_some_and(|at| at <= Monotonic(Duration::from_secs(seconds))) {
+            catalog.look_at_unsettled(0, dir.as_fd());
+        }
+        catalog.inventory().checkpoints.first().map(|it| (it.states - States::EXPOSED, it.len))
+    };
+    catalog.scan(0, dir.as_fd(), Holds::PodCheckpoints).unwrap();
+    let name = OsStr::new("checkpoint-web_team-2026-01-01T00:00:00Z");
+    std::fs::create_dir(folder.path().join(name)).unwrap();
+    tell(&mut catalog, 100);
+    catalog.refresh(0, dir.as_fd(), Holds::PodCheckpoints, name);
+    assert_eq!(tell(&mut catalog, 101), Some((States::BEING_WRITTEN, Bytes(0))));
+    std::fs::write(folder.path().join(name).join("app.tar"), [7; 4096]).unwrap();
+    assert_eq!(tell(&mut catalog, 110), Some((States::BEING_WRITTEN, Bytes(4096))));
+    std::fs::write(folder.path().join(name).join("side.tar"), [7; 4096]).unwrap();
+    // Under pressure it is looked at sooner, but is not finished sooner.
+    tell(&mut catalog, 111);
+    catalog.look_again(0, dir.as_fd());
+    assert_eq!(tell(&mut catalog, 111), Some((States::BEING_WRITTEN, Bytes(8192))));
+    assert_eq!(tell(&mut catalog, 120), Some((States::BEING_WRITTEN, Bytes(8192))));
+    assert_eq!(tell(&mut catalog, 121), Some((States::empty(), Bytes(8192))));
+    assert_eq!(catalog.settles_at(), None);
+    // What a refusal says is looked into again as well.
+    catalog.set_states(0, name, States::IN_USE);
+    catalog.look_again(0, dir.as_fd());
+    assert_eq!(tell(&mut catalog, 122), Some((States::empty(), Bytes(8192))));
 }

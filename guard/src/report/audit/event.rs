@@ -7,22 +7,25 @@ use crate::act::journal::Outcome;
 use crate::model::{Holder, Level};
 use crate::report::record::{API_VERSION, CheckpointRecord};
 
-/// One line of the log: the event, and what makes it part of a chain.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Line<'a> {
-    pub(super) api_version: &'static str,
-    pub(super) id: u64,
-    pub(super) time: Timestamp,
-    #[serde(flatten)]
-    pub(super) event: &'a Event<'a>,
-    /// SHA-256 of the line before, in hexadecimal; zeros in the first.
-    pub(super) prev: &'a str,
+/// An event as it will stand in a line, which needs an id and the hash of the line before to be part of a chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Recorded {
+    time: Timestamp,
+    /// Its fields as JSON, without the braces.
+    fields: String,
 }
 
-impl<'a> Line<'a> {
-    pub(super) fn new(id: u64, time: Timestamp, event: &'a Event<'a>, prev: &'a str) -> Line<'a> {
-        Line { api_version: API_VERSION, id, time, event, prev }
+impl Recorded {
+    pub(super) fn new(time: Timestamp, event: &Event<'_>) -> Recorded {
+        let object = serde_json::to_string(event).expect("texts and numbers are JSON");
+        let fields = object.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+        Recorded { time, fields: fields.expect("an event has its kind").to_owned() }
+    }
+
+    /// The line, without its end. `prev`: SHA-256 of the line before, in hexadecimal; zeros in the first.
+    pub(super) fn line(&self, id: u64, prev: &str) -> String {
+        let Recorded { time, fields } = self;
+        format!(r#"{{"apiVersion":"{API_VERSION}","id":{id},"time":"{time}",{fields},"prev":"{prev}"}}"#)
     }
 }
 
@@ -32,7 +35,7 @@ impl<'a> Line<'a> {
 pub enum Event<'a> {
     /// A deletion, before (`intent`) and after (`outcome`) it was tried. Both lines have the same `id`.
     Deletion(Box<Deletion<'a>>),
-    /// A deletion that a crash had interrupted, taken up at the next start: the outcome to an `intent` of old.
+    /// A deletion that a crash or a failure had interrupted, taken up again: the outcome to an `intent` of old.
     #[serde(rename = "Deletion")]
     Leftover {
         /// Always `outcome`.

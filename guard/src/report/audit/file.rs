@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::fcntl::{FallocateFlags, fallocate};
+use nix::fcntl::{AT_FDCWD, FallocateFlags, RenameFlags, fallocate, renameat2};
 use nix::libc;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
@@ -112,13 +112,20 @@ impl LogFile {
 
     /// Reads what was added since the last time. A last line without an end is what a crash or a full disk left
     /// of a write: it is cut off, being no record.
-    pub(super) fn read_on(&mut self, tail: &mut Tail) -> io::Result<()> {
+    ///
+    /// `is_emptied`: it is emptied when it is full. Where it is not, and is shorter than it was, somebody has cut it: the chain
+    /// goes on from what was there, so that this is found.
+    pub(super) fn read_on(&mut self, tail: &mut Tail, is_emptied: bool) -> io::Result<()> {
         let len = self.file.metadata()?.len();
         if len < self.len {
-            // Cut short by somebody: read it all again. Ids still only grow.
-            self.len = 0;
-        }
-        if len > self.len {
+            // Read it all again. Ids still only grow.
+            let hash = tail.hash.clone();
+            self.len = scan(&self.file, 0, tail)?;
+            if !is_emptied {
+                tracing::error!("somebody has cut the audit log");
+                tail.hash = hash;
+            }
+        } else if len > self.len {
             self.len += scan(&self.file, self.len, tail)?;
         }
         if len > self.len {
@@ -158,13 +165,27 @@ impl LogFile {
             self.len = 0;
             return self.cut();
         }
-        for number in (1..keep).rev() {
+        // Out of the way first: when that fails, the older ones stay as they are.
+        let aside = sibling(path, 0);
+        if !aside.exists() {
+            fs::rename(path, &aside)?;
+        }
+        for number in (0..keep).rev() {
             match fs::rename(sibling(path, number), sibling(path, number + 1)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    // Back, unless somebody has begun another one.
+                    let _ = renameat2(AT_FDCWD, &aside, AT_FDCWD, path, RenameFlags::RENAME_NOREPLACE);
+                    return Err(error);
+                }
                 _ => {}
             }
         }
-        fs::rename(path, sibling(path, 1))
+        Ok(())
+    }
+
+    /// Its inode, and how much of it is known.
+    pub(super) fn stands_at(&self) -> (u64, u64) {
+        (self.inode, self.len)
     }
 }
 
@@ -195,15 +216,35 @@ pub(super) fn sibling(path: &Path, number: u32) -> PathBuf {
     name.into()
 }
 
-/// The tail of the newest older file, for a current one that is still empty.
-pub(super) fn older_tail(path: &Path) -> Tail {
-    let mut tail = Tail { last_id: 0, hash: NO_LINE.to_owned() };
-    if let Ok(file) = File::open(sibling(path, 1))
-        && let Err(error) = scan(&file, 0, &mut tail)
-    {
-        tracing::warn!(%error, "cannot read the audit log's older file; ids continue from the current one");
+/// The newest older file.
+pub(super) struct Older {
+    pub(super) inode: u64,
+    pub(super) len: u64,
+    file: File,
+}
+
+/// The newest older file; with the number zero where a rotation was interrupted.
+pub(super) fn newest_older(path: &Path) -> Option<Older> {
+    let file = [0, 1].into_iter().find_map(|number| File::open(sibling(path, number)).ok())?;
+    let metadata = file.metadata().ok()?;
+    Some(Older { inode: metadata.ino(), len: metadata.len(), file })
+}
+
+/// Whether the file `inode` is one of the older ones.
+pub(super) fn is_older(path: &Path, keep: u32, inode: u64) -> bool {
+    let is_it = |number| fs::symlink_metadata(sibling(path, number)).is_ok_and(|it| it.ino() == inode);
+    (0..=keep).any(is_it)
+}
+
+impl Older {
+    /// Its tail, for a current one that is still empty.
+    pub(super) fn tail(&self) -> Tail {
+        let mut tail = Tail { last_id: 0, hash: NO_LINE.to_owned() };
+        if let Err(error) = scan(&self.file, 0, &mut tail) {
+            tracing::warn!(%error, "cannot read the audit log's older file; ids continue from the current one");
+        }
+        tail
     }
-    tail
 }
 
 /// Reads the whole lines of `file` from `offset` on into `tail`, and tells their length.

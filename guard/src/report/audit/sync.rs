@@ -16,7 +16,8 @@ struct Shared {
     state: Mutex<State>,
     work: Condvar,
     idle: Condvar,
-    failures: AtomicU64,
+    /// How many times the disk refused, among other failures.
+    failures: Arc<AtomicU64>,
 }
 
 #[derive(Debug, Default)]
@@ -29,8 +30,8 @@ struct State {
 
 impl Syncer {
     /// Starts the thread. Without one (no memory), nothing is synced and everything else works.
-    pub(super) fn start() -> Syncer {
-        let shared = Arc::new(Shared::default());
+    pub(super) fn start(failures: Arc<AtomicU64>) -> Syncer {
+        let shared = Arc::new(Shared { failures, ..Shared::default() });
         let of_thread = shared.clone();
         let started = std::thread::Builder::new().name("audit-sync".into()).spawn(move || of_thread.run());
         if let Err(error) = started {
@@ -55,11 +56,6 @@ impl Syncer {
         let busy = |state: &mut State| !state.ended && (state.busy || !state.dirty.is_empty());
         let waited = self.shared.idle.wait_timeout_while(state, limit, busy);
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
-    }
-
-    /// How many times the disk refused.
-    pub(super) fn failures(&self) -> u64 {
-        self.shared.failures.load(Ordering::Relaxed)
     }
 }
 

@@ -141,11 +141,101 @@ fn changed_missing_and_inserted_lines_are_found() {
         assert_eq!(broken.first().map(|broken| broken.line), Some(line), "{broken:?}");
     };
     let lines: Vec<&str> = honest.split_inclusive('\n').collect();
-    check(honest.replacen("\"id\":2", "\"id\":9", 1), 3);
+    check(honest.replacen("\"id\":2", "\"id\":9", 1), 2);
     check([&lines[..2], &lines[3..]].concat().concat(), 3);
     check([&lines[..2], &["x\n"], &lines[2..]].concat().concat(), 3);
     fs::write(scratch.path(), honest).unwrap();
     assert_eq!(verify(&scratch.path()).unwrap(), (5, vec![]));
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "somebody else deletes what is only a test's")]
+fn a_file_that_was_taken_away_is_found() {
+    let check = |number: u32, line: usize, what: &str| {
+        let scratch = Scratch::new();
+        let mut log = scratch.open(1000);
+        (0..24).for_each(|_| _ = stop(&mut log));
+        assert_eq!(verify(&scratch.path()).unwrap().1, []);
+        let path = if number == 0 { scratch.path() } else { file::sibling(&scratch.path(), number) };
+        fs::remove_file(&path).unwrap();
+        if number == 0 {
+            // The daemon goes on.
+            stop(&mut log);
+        }
+        let broken = verify(&scratch.path()).unwrap().1;
+        let told = broken.iter().any(|it| it.line == line && it.what.contains(what));
+        assert!(told, "{number}: {broken:?}");
+    };
+    check(0, 1, "lines are missing");
+    check(1, 0, "it is missing");
+    check(2, 0, "it is missing");
+}
+
+#[test]
+fn a_log_that_was_cut_or_made_to_fit_while_the_guard_runs_is_found() {
+    let scratch = Scratch::new();
+    let mut log = scratch.open(1 << 20);
+    (0..5).for_each(|_| _ = stop(&mut log));
+    let text = fs::read_to_string(scratch.path()).unwrap();
+    let cut: String = text.split_inclusive('\n').take(3).collect();
+    fs::OpenOptions::new()
+        .write(true)
+        .truncate(true)
+        .open(scratch.path())
+        .unwrap()
+        .write_all(cut.as_bytes())
+        .unwrap();
+    stop(&mut log);
+    let broken = verify(&scratch.path()).unwrap().1;
+    assert_eq!(broken.first().map(|broken| broken.line), Some(4), "{broken:?}");
+    // What was never written leaves a gap in the ids only.
+    let (other, path) = (Scratch::new(), scratch.path());
+    let mut log = other.open(1 << 20);
+    stop(&mut log);
+    let stopped = fs::File::open(other.path()).unwrap();
+    stopped.lock().unwrap();
+    stop(&mut log);
+    stopped.unlock().unwrap();
+    stop(&mut log);
+    let broken = verify(&other.path()).unwrap().1;
+    assert!(
+        broken.len() == 1 && broken[0].line == 2 && broken[0].what.contains("ids are missing"),
+        "{broken:?}"
+    );
+    assert_ne!(path, other.path());
+}
+
+#[test]
+fn one_that_cannot_be_rotated_grows_and_loses_nothing() {
+    let scratch = Scratch::new();
+    let mut log = scratch.open(1000);
+    (0..15).for_each(|_| _ = stop(&mut log));
+    let older = |number| fs::read(file::sibling(&scratch.path(), number)).unwrap();
+    let before = (older(1), older(2));
+    // In the way of the oldest.
+    let in_the_way = file::sibling(&scratch.path(), 3);
+    fs::create_dir(&in_the_way).unwrap();
+    fs::write(in_the_way.join("x"), "").unwrap();
+    (0..20).for_each(|_| _ = stop(&mut log));
+    assert_eq!((log.failures(), log.problem()), (0, None));
+    assert_eq!(scratch.ids().last(), Some(&35));
+    assert_eq!((older(1), older(2)), before);
+    assert!(fs::metadata(scratch.path()).unwrap().len() > 2000);
+}
+
+#[test]
+fn names_are_found_by_the_id_of_their_intent() {
+    let scratch = Scratch::new();
+    let mut log = scratch.open(1 << 20);
+    stop(&mut log);
+    let mut file = OpenOptions::new().append(true).open(scratch.path()).unwrap();
+    for line in
+        [r#"{"id":2,"phase":"outcome","name":"b"}"#, r#"{"id":2,"phase":"intent","name":"a"}"#, "no JSON"]
+    {
+        writeln!(file, "{line}").unwrap();
+    }
+    assert_eq!(log.name_of(2), Some("a".into()));
+    assert_eq!((log.name_of(1), log.name_of(3)), (None, None));
 }
 
 #[test]
@@ -182,4 +272,31 @@ fn a_guard_that_is_stopped_while_it_writes_stops_no_other() {
     stopped.unlock().unwrap();
     assert_eq!(stop(&mut log), 3);
     assert_eq!(scratch.ids(), [1, 3]);
+}
+
+#[test]
+fn what_the_thread_writes_stands_in_order_and_its_ids_continue() {
+    let scratch = Scratch::new();
+    let settings = || AuditSettings { path: scratch.path(), max_size: Bytes(1 << 20), keep: 3 };
+    let now = || "2026-01-01T00:00:00Z".parse().unwrap();
+    stop(&mut scratch.open(1 << 20));
+    for _ in 0..2 {
+        let log = AuditWriter::open(settings(), now, || {});
+        (0..50).for_each(|_| log.record(&Event::Stop { reason: "test" }));
+        assert!(log.flush(Duration::from_secs(10)));
+        assert_eq!((log.failures(), log.panics()), (0, 0));
+    }
+    assert_eq!(scratch.ids(), (1..=101).collect::<Vec<_>>());
+    assert_eq!(verify(&scratch.path()).unwrap(), (101, vec![]));
+}
+
+#[test]
+fn a_log_that_cannot_be_written_is_counted_by_the_thread_too() {
+    let scratch = Scratch::new();
+    fs::write(scratch.directory.path().join("log"), "a file where the directory should be").unwrap();
+    let settings = AuditSettings { path: scratch.path(), max_size: Bytes(1 << 20), keep: 3 };
+    let log = AuditWriter::open(settings, || "2026-01-01T00:00:00Z".parse().unwrap(), || {});
+    (0..3).for_each(|_| log.record(&Event::Stop { reason: "test" }));
+    assert!(log.flush(Duration::from_secs(10)));
+    assert_eq!(log.failures(), 3);
 }

@@ -106,7 +106,7 @@ impl AgentFamilies {
             ),
             audit_failures: families.counter(
                 "checkpoint_guard_audit_failures_total",
-                "Audit lines that could not be written to the audit log; they went to the process's log instead.",
+                "Audit lines that could not be written to the audit log, or not in time; they went to the process's log.",
             ),
             config_valid: families.gauge(
                 "checkpoint_guard_config_valid",
