@@ -80,7 +80,7 @@ fn is_left_out(program: &str, options: &Options) -> bool {
 /// Whether a test program watches kernel and disk, and must have them for itself; the others read files, or wait for servers.
 /// Those for other kernels (`vm_`) run there.
 fn measures(program: &str) -> bool {
-    const BESIDE: [&str; 18] = [
+    const BESIDE: [&str; 22] = [
         "archive_",
         "cases_",
         "cluster_",
@@ -88,8 +88,12 @@ fn measures(program: &str) -> bool {
         "coverage_document",
         "daemon_archives",
         "daemon_bad_input",
+        "daemon_checkpoints",
         "daemon_faults",
+        "daemon_growth",
+        "daemon_in_use",
         "daemon_retention",
+        "daemon_staging",
         "decide_",
         "decisions_",
         "deploy_",
