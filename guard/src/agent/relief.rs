@@ -23,6 +23,7 @@ use crate::model::{
     Bytes, Checkpoint, Cluster, Kind, Level, Monotonic, Need, Observation, Plan, States, Trigger, Victim,
 };
 use crate::observe::filesystem::observe;
+use crate::observe::holders;
 use crate::report::events::{About, Deleted, Notice};
 use crate::report::metrics::{FailureCause, RefusalCause};
 
@@ -250,15 +251,21 @@ fn say_unreachable(fs: &mut Filesystem, level: Level, request: &Request, seen: &
     );
     tracing::error!(filesystem = fs.label.as_str(), %level, available = %seen.available, "{reason}");
     fs.shared.record_unreachable(&fs.directory_names(), plan, &reason);
-    let held =
-        plan.spared.iter().map(|spared| &inventory.checkpoints[spared.index as usize]).filter(|checkpoint| {
-            checkpoint.kind == Kind::Archive
-                && checkpoint.states.intersects(States::IN_USE | States::BEING_WRITTEN)
-        });
-    let held = held.map(|checkpoint| Held {
-        directory: inventory.directory_of(checkpoint).to_owned(),
-        name: checkpoint.name.clone().into(),
-        file: checkpoint.file,
+    let held = plan.spared.iter().map(|spared| &inventory.checkpoints[spared.index as usize]);
+    let held = held.filter(|it| it.states.intersects(States::IN_USE | States::BEING_WRITTEN));
+    let held = held.flat_map(|checkpoint| {
+        let files = match checkpoint.kind {
+            Kind::Archive => vec![checkpoint.file],
+            Kind::PodCheckpoint => {
+                let dir = &fs.dirs[usize::from(checkpoint.directory)];
+                holders::open_below(dir, &checkpoint.name, NAMED_MAX)
+            }
+        };
+        files.into_iter().map(|file| Held {
+            directory: inventory.directory_of(checkpoint).to_owned(),
+            name: checkpoint.name.clone().into(),
+            file,
+        })
     });
     fs.naming.ask(&fs.shared, held.collect());
 }

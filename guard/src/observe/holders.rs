@@ -1,18 +1,22 @@
 //! Who has a file open.
 
 use std::collections::HashMap;
-use std::ffi::OsStr;
+use std::ffi::{CString, OsStr};
 use std::fs;
 use std::io;
-use std::os::fd::AsFd;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use nix::fcntl::{AtFlags, OFlag, openat};
+use nix::libc;
 use nix::sys::stat::{Mode, SFlag, fstatat};
 
 use crate::model::{FileId, Holder};
 use crate::observe::lease::{Lease, NoLease};
+use crate::observe::scan::{self, Stat};
 
 /// What leases tell of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +56,23 @@ pub fn probe_open(directory: impl AsFd, name: &OsStr) -> OpenState {
             Err(NoLease::Unsupported(_)) => OpenState::NoLeases,
         },
     }
+}
+
+/// The files of the pod checkpoint `name` in `directory` that somebody has open, `most` of them at most.
+pub fn open_below(directory: impl AsFd, name: &OsStr, most: usize) -> Vec<FileId> {
+    let mut open = Vec::new();
+    let mut look = |dir: BorrowedFd<'_>, name: &OsStr| {
+        if open.len() < most
+            && matches!(probe_open(dir, name), OpenState::Reading | OpenState::Writing)
+            && let Ok(stat) = Stat::at(dir, name)
+        {
+            open.push(stat.file);
+        }
+        false
+    };
+    // Err: it has gone, and so has who had it open.
+    let _ = scan::measure(directory.as_fd(), name, &mut look);
+    open
 }
 
 /// What a walk through `/proc` found.
@@ -142,9 +163,8 @@ fn collect(directory: &Path, files: &[FileId], open: &mut Vec<FileId>) -> bool {
     };
     let mut seen_all = true;
     for entry in entries {
-        match entry.and_then(|entry| fs::metadata(entry.path())) {
-            Ok(metadata) => {
-                let file = FileId { dev: metadata.dev(), ino: metadata.ino() };
+        match entry.and_then(|entry| what_is_known(&entry.path())) {
+            Ok(file) => {
                 if files.contains(&file) {
                     open.push(file);
                 }
@@ -157,9 +177,34 @@ fn collect(directory: &Path, files: &[FileId], open: &mut Vec<FileId>) -> bool {
     seen_all
 }
 
+/// The file that the link `path` leads to, without asking a server about it (AT_STATX_DONT_SYNC): one descriptor on a network
+/// filesystem whose server is gone must not keep everybody else from being found.
+fn what_is_known(path: &Path) -> io::Result<FileId> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let mut stat = MaybeUninit::<libc::statx>::zeroed();
+    // SAFETY: the path ends with a zero, and the kernel writes one `struct statx` to where there is room for one; both outlive
+    // the call.
+    let status = unsafe {
+        libc::statx(
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            libc::AT_STATX_DONT_SYNC,
+            libc::STATX_INO,
+            stat.as_mut_ptr(),
+        )
+    };
+    if status != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has filled it in, and before that it was all zeros, which are numbers too.
+    let stat = unsafe { stat.assume_init() };
+    let dev = libc::makedev(stat.stx_dev_major, stat.stx_dev_minor);
+    Ok(FileId { dev, ino: stat.stx_ino })
+}
+
 /// Whether the error says that the process, or what it had open, is no more.
 fn has_ended(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(nix::libc::ENOENT | nix::libc::ESRCH))
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH))
 }
 
 fn comm(process: &Path) -> String {

@@ -101,14 +101,20 @@ impl Catalog {
             CheckpointName::parse(name, Kind::PodCheckpoint)?;
         }
         let top = Stat::at(dir, name).ok()?;
-        let tree =
-            scan::measure(dir, name, &mut |dir, name| probe_open(dir, name) == OpenState::Writing).ok()?;
+        let mut is_open = false;
+        let mut is_written = |dir: BorrowedFd<'_>, name: &OsStr| {
+            let state = probe_open(dir, name);
+            is_open |= matches!(state, OpenState::Reading | OpenState::Writing);
+            state == OpenState::Writing
+        };
+        let tree = scan::measure(dir, name, &mut is_written).ok()?;
         let version = Version { file: top.file, len: tree.len, modified: tree.modified };
         let place = self.find(directory, name);
         let changed = place.is_none_or(|place| version_of(&self.inventory.checkpoints[place]) != version);
         let is_first = !self.others.contains_key(&directory);
         let shape = self.settling.see(top.file, &tree, is_first, self.now);
         let mut checkpoint = blank(directory, Kind::PodCheckpoint, name, version);
+        checkpoint.states.set(States::IN_USE, is_open);
         describe(&mut checkpoint, None, &mut self.strings, &self.cluster);
         checkpoint.allocated = tree.allocated;
         checkpoint.inodes = tree.inodes;

@@ -308,8 +308,13 @@ fn a_pod_checkpoint_of_which_no_event_tells_is_looked_at_until_it_is_finished() 
     assert_eq!(tell(&mut catalog, 120), Some((States::BEING_WRITTEN, Bytes(8192))));
     assert_eq!(tell(&mut catalog, 121), Some((States::empty(), Bytes(8192))));
     assert_eq!(catalog.settles_at(), None);
-    // What a refusal says is looked into again as well.
-    catalog.set_states(0, name, States::IN_USE);
-    catalog.look_again(0, dir.as_fd());
-    assert_eq!(tell(&mut catalog, 122), Some((States::empty(), Bytes(8192))));
+    // What a refusal says is looked into again as well, and stands while it is so.
+    let mut reader = File::open(folder.path().join(name).join("app.tar")).ok();
+    for states in [States::IN_USE, States::empty()] {
+        catalog.set_states(0, name, States::IN_USE);
+        catalog.look_again(0, dir.as_fd());
+        assert_eq!(tell(&mut catalog, 122), Some((states, Bytes(8192))));
+        reader = None;
+    }
+    assert!(reader.is_none());
 }
