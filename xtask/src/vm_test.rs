@@ -79,6 +79,7 @@ pub(crate) fn run(options: Options, root: &Path) -> Result<()> {
         }
         kernels => kernels?,
     };
+    command::xtask("build-ebpf", root)?;
     let programs = programs::build(root, &options.program, options.guard.as_deref())?;
     let machines: Vec<Machine> = kernels
         .iter()
