@@ -85,3 +85,18 @@ fn a_loop_that_panics_again_and_again_leaves_no_other_filesystem_alone() {
     check_reclaims_oldest(&scene, &names, &mut daemon);
     assert_eq!(daemon.metric(PANICS), Some(5.0), "{}", daemon.log());
 }
+
+#[test]
+fn a_thread_beside_the_loops_that_panics_begins_again_and_is_told() {
+    let Some((scene, names, clocks)) = scene() else { return };
+    let staging = scene.mount.path().join("staging");
+    std::fs::create_dir(&staging).unwrap();
+    scene.configure_fully(&format!("{}\nlayout = \"staging\"\n{SETTINGS}", directory_table(&staging)));
+    let mut daemon = scene.setting.start_with(&[], &mut |command| clocks.rule(command));
+    for panics in 1..=2 {
+        clocks.fail_in("staging", 1);
+        daemon.wait_until("told", |daemon| daemon.metric(PANICS) == Some(f64::from(panics)));
+    }
+    assert_eq!(daemon.log().matches("a bug: a thread beside the loops panicked").count(), 2);
+    check_reclaims_oldest(&scene, &names, &mut daemon);
+}

@@ -18,6 +18,7 @@ use crate::agent::clock::{monotonic, wall};
 use crate::agent::filesystem::{Filesystem, Message};
 use crate::agent::priority;
 use crate::agent::shared::Shared;
+use crate::agent::stumbles;
 use crate::config::BrakeMode;
 use crate::decide::Brake;
 use crate::decide::brake::{Change, Ending, Sight, is_near};
@@ -66,7 +67,7 @@ impl Braking {
         let tender = this.clone();
         let spawned = std::thread::Builder::new().name("brake".to_owned()).spawn(move || {
             priority::raise();
-            tender.backend.tend(&stop);
+            stumbles::go_on("brake", || tender.backend.tend(&stop));
         });
         if let Err(error) = spawned {
             tracing::error!(%error, "no thread for the brake; writers are not refused");

@@ -11,6 +11,7 @@ use crate::agent::clock::monotonic;
 use crate::agent::priority;
 use crate::agent::probing::Probing;
 use crate::agent::staging::Staging;
+use crate::agent::stumbles;
 use crate::decide::growth::{Grown, GrowthTracker};
 use crate::model::{Bytes, Checkpoint, FileId, Growth, Inventory, Kind, KnownBy, Monotonic, Owner, States};
 use crate::observe::attribution::{Names, Resolver};
@@ -63,7 +64,7 @@ const SWEEP_IDLE_CROWDED: Duration = Duration::from_secs(2);
 impl Growths {
     /// Starts the thread that reads the ledger.
     pub(super) fn start(self: &Arc<Self>, probing: Arc<Probing>, staging: Arc<Staging>) {
-        let reader = LedgerReader {
+        let mut reader = LedgerReader {
             growths: self.clone(),
             probing,
             staging,
@@ -74,7 +75,9 @@ impl Growths {
             added: Bytes::ZERO,
             read: monotonic(),
         };
-        let spawned = std::thread::Builder::new().name("growth".to_owned()).spawn(move || reader.run());
+        let spawned = std::thread::Builder::new()
+            .name("growth".to_owned())
+            .spawn(move || stumbles::go_on("growth", || reader.run()));
         if let Err(error) = spawned {
             tracing::error!(%error, "no thread to read the ledger: nobody knows who writes");
         }
@@ -160,7 +163,7 @@ struct LedgerReader {
 }
 
 impl LedgerReader {
-    fn run(mut self) {
+    fn run(&mut self) {
         priority::prefer();
         let mut changed = monotonic();
         loop {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::agent::shared::Shared;
+use crate::agent::stumbles;
 use crate::model::FileId;
 use crate::observe::holders;
 use crate::report::audit::Event;
@@ -51,7 +52,8 @@ impl Naming {
         let spawned = std::thread::Builder::new().name("who".to_owned()).spawn(move || {
             super::priority::be_ordinary();
             while let Some(held) = this.take() {
-                tell(&shared, &held);
+                // Whoever is named next is named all the same.
+                stumbles::survives("who", || tell(&shared, &held));
             }
         });
         match spawned {

@@ -10,6 +10,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::EventFd;
 
 use crate::agent::priority;
+use crate::agent::stumbles;
 use crate::config::ProbeMode;
 use crate::model::{Bytes, Monotonic};
 use crate::observe::probe::{
@@ -55,7 +56,7 @@ impl Probing {
             ProbeMode::RawTracepoint => Probe::load_only(Backend::RawTracepoint),
             ProbeMode::Auto | ProbeMode::Off => Probe::load(),
         };
-        let (probe, wakes) = match loaded {
+        let (probe, mut wakes) = match loaded {
             Ok(loaded) => loaded,
             Err(error) if mode == ProbeMode::Auto => {
                 tracing::warn!(%error, backend = Backend::Inotify.as_str(), "eBPF does not work here; going on without");
@@ -74,7 +75,7 @@ impl Probing {
         let deliverer = this.clone();
         let spawned = std::thread::Builder::new()
             .name("wakes".to_owned())
-            .spawn(move || deliverer.deliver(wakes, &stop));
+            .spawn(move || stumbles::go_on("wakes", || deliverer.deliver(&mut wakes, &stop)));
         if let Err(error) = spawned {
             tracing::error!(%error, "no thread to wait for wakes; the timer alone must do");
         }
@@ -132,10 +133,10 @@ impl Probing {
     }
 
     /// Passes wakes on until told to stop.
-    fn deliver(&self, mut wakes: Wakes, stop: &AtomicBool) {
+    fn deliver(&self, wakes: &mut Wakes, stop: &AtomicBool) {
         priority::raise();
         while !stop.load(Ordering::Relaxed) {
-            let mut fds = [PollFd::new(std::os::fd::AsFd::as_fd(&wakes), PollFlags::POLLIN)];
+            let mut fds = [PollFd::new(std::os::fd::AsFd::as_fd(wakes), PollFlags::POLLIN)];
             // EINTR is a look too many, no more.
             let _ = poll(&mut fds, PollTimeout::from(LOOK_EVERY.as_millis() as u16));
             for wake in wakes.drain() {

@@ -18,6 +18,7 @@ use crate::agent::notify::Notify;
 use crate::agent::priority;
 use crate::agent::probing::Probing;
 use crate::agent::staging::Staging;
+use crate::agent::stumbles;
 use crate::agent::view::View;
 use crate::config::Config;
 use crate::decide::{Transition, WallClock, wall_clock};
@@ -49,6 +50,8 @@ pub(super) struct Shared {
     audit: Option<AuditWriter>,
     /// Failed audit writes that the metric knows of.
     audit_failures: AtomicU64,
+    /// Panics of threads beside the loops that the metric knows of.
+    panics: AtomicU64,
     holdings: Mutex<BTreeMap<FilesystemLabel, Holdings>>,
     /// What sees the writes to each watched directory.
     taken_by: Mutex<BTreeMap<PathBuf, Backend>>,
@@ -106,6 +109,7 @@ impl Shared {
             wall_clock: Mutex::default(),
             audit,
             audit_failures,
+            panics: AtomicU64::new(0),
             holdings,
             taken_by: Mutex::default(),
             wants_ebpf: config.probe != crate::config::ProbeMode::Off,
@@ -248,6 +252,10 @@ impl Shared {
     /// Brings what the audit log and the probe count by themselves into the metrics.
     pub(super) fn publish_losses(&self) {
         self.count_audit_failures();
+        let panics = stumbles::panics() + self.audit.as_ref().map_or(0, AuditWriter::panics);
+        for _ in self.panics.fetch_max(panics, Ordering::Relaxed)..panics {
+            self.metrics.panicked();
+        }
         if let Some(probing) = &self.probing {
             let lost = probing.newly_lost();
             self.metrics.lost(LostEvents::Ledger, lost.ledger_full);

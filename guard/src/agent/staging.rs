@@ -12,6 +12,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::agent::clock::monotonic;
 use crate::agent::priority;
+use crate::agent::stumbles;
 use crate::decide::staging::{Account, Announced};
 use crate::model::{Bytes, FileId, Inventory, Monotonic};
 use crate::observe::attribution::{Names, Workload};
@@ -131,7 +132,9 @@ impl Staging {
             .inspect_err(|errno| tracing::error!(%errno, "staging directories are not looked at"))
             .ok()?;
         let (this, rung) = (self.clone(), bell.clone());
-        let spawned = std::thread::Builder::new().name("staging".to_owned()).spawn(move || this.run(&rung));
+        let spawned = std::thread::Builder::new()
+            .name("staging".to_owned())
+            .spawn(move || stumbles::go_on("staging", || this.run(&rung)));
         if let Err(error) = spawned {
             tracing::error!(%error, "staging directories are not looked at");
             return None;

@@ -1,8 +1,15 @@
-//! What to do about a loop that panicked: a bug, and yet its filesystem must not be left alone.
+//! What to do about a loop that panicked: a bug, and yet its filesystem must not be left alone. And about the threads beside
+//! the loops: none of them may end unnoticed.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::agent::clock::monotonic;
 use crate::model::Monotonic;
+
+/// How often threads beside the loops have panicked. They are started before there are metrics.
+static BESIDE: AtomicU64 = AtomicU64::new(0);
 
 /// So many in a row are no accident that a fresh look at everything mends.
 const IN_A_ROW_MAX: u32 = 5;
@@ -44,9 +51,46 @@ impl Stumbles {
     }
 }
 
+/// Does `work` until it ends by itself: after a panic once more, and after too many in a row not at once. `name` is the
+/// thread's, for the log.
+pub(super) fn go_on(name: &str, mut work: impl FnMut()) {
+    let mut stumbles = Stumbles::default();
+    while !survives(name, &mut work) {
+        if let Next::After(pause) = stumbles.next(monotonic(), true) {
+            std::thread::sleep(pause);
+        }
+    }
+}
+
+/// Does `work` once; false, and counted, when it panics. What it changes must be whole between any two statements.
+pub(super) fn survives(name: &str, work: impl FnMut()) -> bool {
+    if catch_unwind(AssertUnwindSafe(work)).is_ok() {
+        return true;
+    }
+    BESIDE.fetch_add(1, Ordering::Relaxed);
+    tracing::error!(thread = name, "a bug: a thread beside the loops panicked; it begins again");
+    false
+}
+
+/// How often threads beside the loops have panicked.
+pub(super) fn panics() -> u64 {
+    BESIDE.load(Ordering::Relaxed)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_that_panics_begins_again_and_is_counted() {
+        let (before, mut tries) = (panics(), 0);
+        go_on("test", || {
+            tries += 1;
+            assert!(tries > 3, "a panic that is expected");
+        });
+        assert_eq!(tries, 4);
+        assert!(panics() >= before + 3);
+    }
 
     fn at(seconds: u64) -> Monotonic {
         Monotonic(Duration::from_secs(seconds))

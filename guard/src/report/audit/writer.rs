@@ -22,6 +22,8 @@ use crate::act::journal::{Intent, Outcome};
 const PATIENCE: Duration = Duration::from_millis(100);
 /// How long the log may take to be opened, or to be searched. Reading all of five files of 16 MiB takes a tenth of it.
 const OPEN_LIMIT: Duration = Duration::from_secs(2);
+/// After a panic.
+const PAUSE: Duration = Duration::from_secs(1);
 /// So many lines wait at most, of a kilobyte each.
 const QUEUE_MAX: usize = 1024;
 
@@ -102,6 +104,7 @@ impl AuditWriter {
                 of_thread.failures.fetch_add(1, Ordering::Relaxed);
                 of_thread.panics.fetch_add(1, Ordering::Relaxed);
                 of_thread.state().done();
+                std::thread::sleep(PAUSE);
             }
         });
         match spawned.map(|_| is_open.recv_timeout(OPEN_LIMIT)) {

@@ -76,8 +76,8 @@ impl AgentFamilies {
             ),
             panics: families.counter(
                 "checkpoint_guard_loop_panics_total",
-                "Loops that ended by a bug of the guard. Another one begins with a fresh look at its filesystem; the log says \
-                 where it was. Please report it.",
+                "Loops, and threads beside them, that ended by a bug of the guard. Another one begins with a fresh look; the log \
+                 says where it was. Please report it.",
             ),
             missing: families.gauge(
                 "checkpoint_guard_missing_directories",

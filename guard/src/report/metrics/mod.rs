@@ -173,7 +173,7 @@ impl Metrics {
         self.agent.woke(cause);
     }
 
-    /// The loop of a filesystem panicked.
+    /// The loop of a filesystem, or a thread beside the loops, panicked.
     pub fn panicked(&self) {
         self.agent.panicked();
     }
