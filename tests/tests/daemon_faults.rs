@@ -1,6 +1,7 @@
 //! What breaks around a running guard: disks, mounts, limits, clocks. Each time: it says so, it counts it where it acts, it
 //! goes on running, nothing wrong is deleted, and once the trouble is over it does what it is there for.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -168,8 +169,12 @@ fn no_descriptor_left() {
     let (scene, names) = scene();
     let mut daemon = scene.setting.start();
     daemon.keeps_running_for(Duration::from_secs(1));
-    let open = std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().count() as u64;
-    limit_files(daemon.pid().as_raw(), open.saturating_sub(1));
+    let open: HashSet<u64> = std::fs::read_dir(format!("/proc/{}/fd", daemon.pid()))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap().parse().unwrap())
+        .collect();
+    // The limit is one on numbers: from the lowest that is free on, there is none.
+    limit_files(daemon.pid().as_raw(), (0..).find(|number| !open.contains(number)).unwrap());
     scene.leave(Bytes::mib(60));
     daemon.wait_until("saying it", |daemon| daemon.log().contains("raise the limit of open files"));
     daemon.keeps_running_for(Duration::from_millis(1500));

@@ -178,7 +178,9 @@ impl AuditLog {
         let AuditSettings { path, max_size, keep } = self.settings.clone();
         // Another guard may rotate it away between opening and locking it, but not again and again.
         for _ in 0..4 {
-            let mut file = match self.file.take() {
+            let known = self.file.take();
+            let is_new = known.is_none();
+            let mut file = match known {
                 Some(file) => file,
                 None => {
                     self.take_older_tail(&path);
@@ -187,6 +189,9 @@ impl AuditLog {
             };
             if !file.lock(&path)? {
                 continue;
+            }
+            if is_new && keep > 0 {
+                file::finish_rotation(&path, keep);
             }
             file.read_on(&mut self.tail, keep == 0)?;
             self.known = Some(file.stands_at());

@@ -170,17 +170,10 @@ impl LogFile {
         if !aside.exists() {
             fs::rename(path, &aside)?;
         }
-        for number in (0..keep).rev() {
-            match fs::rename(sibling(path, number), sibling(path, number + 1)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    // Back, unless somebody has begun another one.
-                    let _ = renameat2(AT_FDCWD, &aside, AT_FDCWD, path, RenameFlags::RENAME_NOREPLACE);
-                    return Err(error);
-                }
-                _ => {}
-            }
-        }
-        Ok(())
+        make_room(path, keep).inspect_err(|_| {
+            // Back, unless somebody has begun another one.
+            let _ = renameat2(AT_FDCWD, &aside, AT_FDCWD, path, RenameFlags::RENAME_NOREPLACE);
+        })
     }
 
     /// Its inode, and how much of it is known.
@@ -207,6 +200,25 @@ fn write_in_place(file: &File) {
             0
         }
     };
+}
+
+/// Moves what was put aside to the older files. Those from the first gap on stay where they are: an interrupted rotation has
+/// moved them already.
+fn make_room(path: &Path, keep: u32) -> io::Result<()> {
+    let gap = (1..=keep).find(|number| !sibling(path, *number).exists()).unwrap_or(keep);
+    for number in (0..gap).rev() {
+        fs::rename(sibling(path, number), sibling(path, number + 1))?;
+    }
+    Ok(())
+}
+
+/// Ends a rotation that was interrupted, unless another guard is at it.
+pub(super) fn finish_rotation(path: &Path, keep: u32) {
+    // Whoever rotates has the file locked that he has put aside.
+    let is_left = File::open(sibling(path, 0)).is_ok_and(|aside| aside.try_lock().is_ok());
+    if is_left && let Err(error) = make_room(path, keep) {
+        tracing::warn!(%error, "a rotation of the audit log that was interrupted cannot be ended");
+    }
 }
 
 /// The log's `number`th older file.

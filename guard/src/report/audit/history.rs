@@ -183,7 +183,8 @@ fn missing(files: &[(Option<u32>, PathBuf)], path: &Path) -> Vec<Broken> {
     let numbers: Vec<u32> = files.iter().filter_map(|(number, _)| *number).collect();
     let oldest = numbers.first().copied().unwrap_or(0);
     let gone = (1..oldest).filter(|number| !numbers.contains(number));
-    let gone = gone.take(MISSING_MAX).map(|number| Broken {
+    // A rotation that was interrupted leaves one gap, and what is to fill it.
+    let gone = gone.skip(usize::from(numbers.contains(&0))).take(MISSING_MAX).map(|number| Broken {
         path: sibling(path, number),
         line: 0,
         what: "it is missing, though an older one is there",

@@ -116,6 +116,29 @@ fn a_torn_last_line_is_cut_off_and_its_id_not_reused_by_halves() {
 }
 
 #[test]
+fn a_rotation_that_was_interrupted_anywhere_is_no_finding_and_is_ended_by_the_next_guard() {
+    // What was renamed when it died: the current file is put aside first, then the oldest ones go.
+    for renames in 1..=4 {
+        let scratch = Scratch::new();
+        let older = |number: u32| scratch.path().with_extension(format!("jsonl.{number}"));
+        let mut log = scratch.open(500);
+        while !older(3).exists() {
+            stop(&mut log);
+        }
+        drop(log);
+        fs::rename(scratch.path(), older(0)).unwrap();
+        (0..3).rev().take(renames - 1).for_each(|n| fs::rename(older(n), older(n + 1)).unwrap());
+        assert_eq!(verify(&scratch.path()).unwrap().1, [], "after {renames} renames");
+        stop(&mut scratch.open(500));
+        assert_eq!(verify(&scratch.path()).unwrap().1, [], "after {renames} renames and a start");
+        let after = scratch.ids();
+        assert!(!older(0).exists());
+        assert!((1..=3).all(|number| older(number).exists()), "after {renames} renames");
+        assert!(after.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{after:?}");
+    }
+}
+
+#[test]
 fn a_crash_between_rotation_and_the_next_line_loses_nothing() {
     let scratch = Scratch::new();
     let mut log = scratch.open(1 << 20);
