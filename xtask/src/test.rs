@@ -41,7 +41,10 @@ pub(crate) fn run(options: Options, root: &Path) -> Result<()> {
     report.tests("unit tests", cargo(root, &["test", "--workspace", "--lib", "--bins"]), &harness);
     let (undisturbed, beside): (Vec<_>, Vec<_>) =
         test_programs(root)?.into_iter().filter(|it| !is_left_out(it, &options)).partition(|it| measures(it));
-    report.tests("tests beside each other", tests_of(root, &beside), &harness);
+    // They wait more than they work.
+    let threads = std::thread::available_parallelism().map_or(2, usize::from) + 1;
+    let few: Vec<_> = harness.iter().cloned().chain([format!("--test-threads={threads}")]).collect();
+    report.tests("tests beside each other", tests_of(root, &beside), &few);
     // One at a time: they share the machine's mounts, CPU time and kernel hooks, and measure.
     let alone: Vec<_> = harness.iter().cloned().chain(["--test-threads=1".to_owned()]).collect();
     report.tests("tests one by one", races(tests_of(root, &undisturbed), &options), &alone);
@@ -80,7 +83,7 @@ fn is_left_out(program: &str, options: &Options) -> bool {
 /// Whether a test program watches kernel and disk, and must have them for itself; the others read files, or wait for servers.
 /// Those for other kernels (`vm_`) run there.
 fn measures(program: &str) -> bool {
-    const BESIDE: [&str; 22] = [
+    const BESIDE: [&str; 21] = [
         "archive_",
         "cases_",
         "cluster_",
@@ -93,7 +96,6 @@ fn measures(program: &str) -> bool {
         "daemon_growth",
         "daemon_in_use",
         "daemon_retention",
-        "daemon_staging",
         "decide_",
         "decisions_",
         "deploy_",
