@@ -98,7 +98,10 @@ impl fmt::Display for Summary {
         match &self.guarded {
             None => writeln!(f, "Without the guard the disk is full; the kubelet would evict pods now."),
             Some(_) if self.kept_every_promise() => {
-                writeln!(f, "The guard kept the disk above its threshold.")
+                writeln!(
+                    f,
+                    "The guard kept the disk within {TOLERANCE} of the hard threshold, and from filling."
+                )
             }
             Some(guarded) => {
                 writeln!(f, "The guard did NOT keep its promise. Its last warnings and errors:")?;
