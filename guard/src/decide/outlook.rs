@@ -47,10 +47,7 @@ impl fmt::Display for Outlook {
 /// Says it in every reason of `plan`.
 pub fn explain(plan: &mut Plan, outlook: &Outlook) {
     let outlook: Arc<str> = outlook.to_string().into();
-    for victim in plan.victims.iter_mut().chain(&mut plan.reserve) {
-        let reason = Box::new(victim.reason.clone());
-        victim.reason = DeleteReason::Foreseen { outlook: outlook.clone(), reason };
-    }
+    plan.reword(|reason| DeleteReason::Foreseen { outlook: outlook.clone(), reason });
 }
 
 #[cfg(test)]

@@ -135,10 +135,7 @@ pub fn need(policy: &PressurePolicy, seen: &Observation, announced: Bytes) -> Ne
 /// Says in every reason of `plan` for what the room is made.
 pub fn explain(plan: &mut Plan, announced: &Announced) {
     let why: Arc<str> = announced.to_string().into();
-    for victim in plan.victims.iter_mut().chain(&mut plan.reserve) {
-        let reason = Box::new(victim.reason.clone());
-        victim.reason = DeleteReason::Announced { why: why.clone(), reason };
-    }
+    plan.reword(|reason| DeleteReason::Announced { why: why.clone(), reason });
 }
 
 #[cfg(test)]

@@ -126,4 +126,11 @@ pub struct Plan {
 impl Plan {
     /// How many candidates are held in reserve.
     pub const RESERVES: usize = 6;
+
+    /// Gives each that may go another reason, made of the one it has.
+    pub fn reword(&mut self, with: impl Fn(Box<DeleteReason>) -> DeleteReason) {
+        for victim in self.victims.iter_mut().chain(&mut self.reserve) {
+            victim.reason = with(Box::new(victim.reason.clone()));
+        }
+    }
 }

@@ -224,7 +224,7 @@ pub const CALLS: &[Call] = &[
     call!(SYS_mkdirat, GUARD, "the private directory"),
     call!(SYS_inotify_init1, GUARD, "names that come and go"),
     call!(SYS_inotify_add_watch, GUARD, "the same"),
-    call!(SYS_inotify_rm_watch, GUARD, "a directory is no longer watched", rare),
+    call!(SYS_inotify_rm_watch, GUARD, "a directory, or a file that was written, is no longer watched", rare),
     #[cfg(target_arch = "x86_64")]
     call!(SYS_open, BOTH, "the C library reads /sys and /proc with it for itself", rare),
     #[cfg(target_arch = "x86_64")]
