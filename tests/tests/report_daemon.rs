@@ -164,7 +164,8 @@ fn the_metrics_of_a_guard_under_a_storm_move_and_agree_with_its_audit_log() {
         println!("SKIPPED counting bytes: this kernel grants no eBPF");
     } else {
         let share = counted / written.bytes.0 as f64;
-        assert!((0.999..1.001).contains(&share), "counted {counted} of {}", written.bytes.0);
+        // A write that finds the disk full for a moment reserves, gives back and reserves again, up to a folio of 2 MiB.
+        assert!((0.999..1.01).contains(&share), "counted {counted} of {}", written.bytes.0);
     }
     check_with_promtool(&text);
 }
