@@ -11,6 +11,7 @@ pub mod notify;
 mod answers;
 mod awaited;
 mod braking;
+pub(crate) mod descriptors;
 mod filesystem;
 mod growth;
 mod memory;

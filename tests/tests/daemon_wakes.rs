@@ -136,3 +136,14 @@ fn a_full_ledger_is_counted_and_the_budget_goes_on_without_it() {
     assert_eq!(daemon.deleted(), old[..1]);
     assert!(budget(&daemon) > before, "woken by the budget, not by the timer");
 }
+
+#[test]
+fn the_table_of_descriptors_does_not_grow_when_there_is_something_to_delete() {
+    let scene = Scene::on(LoopMount::new(Filesystem::Ext4, Bytes::mib(64)));
+    scene.configure("");
+    let daemon = scene.setting.start();
+    let status = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
+    let room: u64 =
+        status.lines().find_map(|line| line.strip_prefix("FDSize:")).unwrap().trim().parse().unwrap();
+    assert!(room >= 1024, "{room}");
+}

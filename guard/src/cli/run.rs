@@ -6,7 +6,7 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 use crate::act::checkpoint_dir::CheckpointDir;
-use crate::agent::{self, Labels, Options, cluster};
+use crate::agent::{self, Labels, Options, cluster, descriptors};
 use crate::cli::{Common, Misconfigured};
 use crate::config::{ASSUMED_WRITE_SPEED, Config, ConfigFile};
 use crate::model::Observation;
@@ -36,6 +36,7 @@ const LABELS_LIMIT: Duration = Duration::from_secs(2);
 /// Runs the daemon until SIGTERM.
 pub fn run(args: Args, common: &Common) -> anyhow::Result<ExitCode> {
     logging::start(args.log_format, args.log_level.as_deref()).map_err(Misconfigured::new)?;
+    descriptors::make_room();
     let file = common.file()?;
     let options = Options {
         config_path: common.config.clone(),
