@@ -70,6 +70,8 @@ pub(crate) fn run(options: &Options) -> Result<Section> {
         };
         for &keeper in keepers {
             eprintln!("{}, {}", filesystem.as_str(), keeper.name());
+            // What the one before has left dirty on the disk below the loop device is not this one's.
+            nix::unistd::sync();
             let weathered = weather(filesystem, keeper, time)?;
             let Weathered { samples, totals, deleted, freed, had_to_go } = &weathered;
             let lowest = samples.lowest.map(|sample| sample.available).unwrap_or_default();

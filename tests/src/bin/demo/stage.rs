@@ -27,6 +27,8 @@ const AFTERMATH: Duration = Duration::from_millis(1500);
 /// Performs the demo, showing it as it goes. Everything it made is gone when this returns.
 pub(crate) fn play(options: &Options) -> Result<Summary> {
     let filesystem = Filesystem::from(options.filesystem);
+    // What the build has left dirty on the disk below is not part of what is shown.
+    nix::unistd::sync();
     let disk = LoopMount::with_options(filesystem, DISK, &[], "")?;
     let directory = disk.path().join("checkpoints");
     std::fs::create_dir(&directory)?;
