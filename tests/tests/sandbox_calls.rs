@@ -21,8 +21,8 @@ fn read(traces: &Path) -> Seen {
     let mut seen = Seen::new();
     for trace in fs::read_dir(traces).unwrap() {
         let text = fs::read_to_string(trace.unwrap().path()).unwrap();
-        // The first thread and the finder set the filter themselves; the other threads begin within it.
-        let (_, confined) = text.split_once("SECCOMP_SET_MODE_FILTER").unwrap_or(("", text.as_str()));
+        // The first thread and the finder set the filters themselves; the other threads begin within it.
+        let (_, confined) = text.rsplit_once("SECCOMP_SET_MODE_FILTER").unwrap_or(("", text.as_str()));
         for line in confined.lines() {
             let line = line.trim_start_matches("<... ");
             let Some(name) = line.split(['(', ' ']).next().filter(|name| is_call(name)) else { continue };

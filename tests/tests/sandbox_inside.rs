@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::process::Command;
 
 use guard::model::Bytes;
@@ -85,6 +86,8 @@ fn every_thread_of_the_daemon_is_confined_and_only_its_finder_may_look_into_othe
             assert_eq!(held & !allowed, 0, "{set} of {}: {held:x}", status(task, "Name"));
         }
         assert_eq!((status(task, "NoNewPrivs"), status(task, "Seccomp")), ("1".to_owned(), "2".to_owned()));
+        // clone3(2) has one of its own, that does not log.
+        assert_eq!(status(task, "Seccomp_filters"), "2");
     };
     let threads: Vec<_> = fs::read_dir(format!("/proc/{}/task", daemon.pid()))
         .unwrap()
@@ -106,6 +109,46 @@ fn every_thread_of_the_daemon_is_confined_and_only_its_finder_may_look_into_othe
         !child.exists()
     });
     assert!(gone, "the finder outlives the guard");
+}
+
+/// The kernel's audit records from now on, as netlink messages (audit(8) has them from there).
+fn audit_records() -> OwnedFd {
+    use nix::sys::socket::{AddressFamily, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, socket};
+    let (kind, flags) = (SockType::Raw, SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK);
+    let records = socket(AddressFamily::Netlink, kind, flags, SockProtocol::NetlinkAudit).unwrap();
+    // AUDIT_NLGRP_READLOG.
+    bind(records.as_raw_fd(), &NetlinkAddr::new(0, 1)).unwrap();
+    records
+}
+
+/// Every deletion starts a thread, and a record for each would bury those that somebody should look into.
+#[test]
+fn what_the_guard_does_all_day_leaves_no_record_of_refused_calls() {
+    if !is_possible() {
+        return;
+    }
+    let records = audit_records();
+    let scene = Scene::new();
+    let names: Vec<_> = (1..=3).map(|hour| scene.archive("web", hour, Bytes::mib(32))).collect();
+    scene.configure("[eviction]\nmin-age = \"0s\"\nkeep-last = 0");
+    let mut daemon = scene.setting.start();
+    scene.leave(Bytes::mib(48));
+    daemon.wait_until("deleting", |daemon| !daemon.deleted().is_empty());
+    assert!(daemon.deleted().iter().all(|name| names.contains(name)));
+    assert!(daemon.metric("checkpoint_guard_deletions_total").is_some());
+    assert!(scene.setting.run(&["top", "--once"]).status.success());
+    assert!(scene.setting.run(&["doctor"]).status.code().is_some());
+    let by_it = format!(" pid={} ", daemon.pid());
+    daemon.stop();
+    let mut told = Vec::new();
+    let mut record = vec![0; 16384];
+    while let Ok(length) = nix::unistd::read(&records, &mut record) {
+        let line = String::from_utf8_lossy(&record[..length]).into_owned();
+        if line.contains(&by_it) && line.contains("syscall=") {
+            told.push(line);
+        }
+    }
+    assert!(told.is_empty(), "{told:?}");
 }
 
 #[test]

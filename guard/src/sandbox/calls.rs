@@ -138,7 +138,10 @@ const NOT_EXECUTABLE: Only = Only::Bits(2, libc::PROT_EXEC as u64, 0);
 /// The address families that are served and called.
 const FAMILIES: Only = Only::OneOf(0, &[libc::AF_INET as u64, libc::AF_INET6 as u64]);
 
-const THREAD_NAMES: Only = Only::OneOf(0, &[libc::PR_SET_NAME as u64, libc::PR_SET_VMA as u64]);
+/// `PR_GET_AUXV` of linux/prctl.h (Linux 6.4).
+const GET_AUXV: u64 = 0x4155_5856;
+
+const OWN_NAMES: Only = Only::OneOf(0, &[libc::PR_SET_NAME as u64, libc::PR_SET_VMA as u64, GET_AUXV]);
 
 /// Only what asks a filesystem about itself, and what sockets and terminals are asked.
 const IOCTLS: Only = Only::OneOf(
@@ -275,7 +278,7 @@ pub const CALLS: &[Call] = &[
     call!(SYS_sched_setscheduler, GUARD, "before ordinary processes, on a busy node"),
     call!(SYS_setpriority, GUARD, "the same, where that is not allowed; archives are read so in any case"),
     call!(SYS_sched_getaffinity, GUARD, "the C library asks for the stack of a new thread", rare),
-    call!(SYS_prctl, GUARD, THREAD_NAMES, "names of threads"),
+    call!(SYS_prctl, GUARD, OWN_NAMES, "names of threads, and what the kernel told the process at its start"),
     call!(SYS_prlimit64, BOTH, "the C library asks how large a stack may be", rare),
     call!(SYS_mmap, BOTH, NOT_EXECUTABLE, "memory"),
     call!(SYS_mprotect, GUARD, NOT_EXECUTABLE, "stacks of threads"),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use nix::errno::Errno;
 use nix::libc;
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, SeccompRule, TargetArch};
 
 use super::State;
 use super::calls::{CALLS, Feature};
@@ -14,9 +14,16 @@ use super::calls::{CALLS, Feature};
 /// type 1326), so that it is not overlooked.
 const REFUSED: SeccompAction = SeccompAction::Errno(libc::ENOSYS as u32);
 
+/// Refused by a filter of its own, which logs nothing: the C library tries it for each thread and falls back to clone(2), whose
+/// flags a filter can see. Of two filters that answer differently the kernel takes the stricter answer and its way of logging
+/// (`seccomp_run_filters`), so the one that logs lets it pass.
+const REFUSED_QUIETLY: i64 = libc::SYS_clone3;
+
 /// Lets this thread, and those it will start, use the calls that `features` need.
 pub(super) fn confine(features: &[Feature]) -> State {
-    let program = match program(features) {
+    let quiet = filter(BTreeMap::from([(REFUSED_QUIETLY, Vec::new())]), SeccompAction::Allow, REFUSED);
+    let is_refused = quiet.is_ok_and(|program| install(&program, 0).is_ok());
+    let program = match program(features, is_refused) {
         Ok(program) => program,
         Err(error) => return State::Missing(error),
     };
@@ -27,13 +34,25 @@ pub(super) fn confine(features: &[Feature]) -> State {
     }
 }
 
-fn program(features: &[Feature]) -> Result<BpfProgram, String> {
-    let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(|error| error.to_string())?;
+/// The filter for `features`; with `is_refused`, another one has refused [`REFUSED_QUIETLY`].
+fn program(features: &[Feature], is_refused: bool) -> Result<BpfProgram, String> {
     let mut rules = BTreeMap::new();
     for call in CALLS.iter().filter(|call| call.features.iter().any(|feature| features.contains(feature))) {
         rules.insert(call.number, call.rules()?);
     }
-    let filter = SeccompFilter::new(rules, REFUSED, SeccompAction::Allow, arch);
+    if is_refused {
+        rules.insert(REFUSED_QUIETLY, Vec::new());
+    }
+    filter(rules, REFUSED, SeccompAction::Allow)
+}
+
+fn filter(
+    rules: BTreeMap<i64, Vec<SeccompRule>>,
+    otherwise: SeccompAction,
+    matching: SeccompAction,
+) -> Result<BpfProgram, String> {
+    let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(|error| error.to_string())?;
+    let filter = SeccompFilter::new(rules, otherwise, matching, arch);
     filter.and_then(BpfProgram::try_from).map_err(|error| error.to_string())
 }
 
@@ -56,7 +75,7 @@ mod tests {
         // BPF_MAXINSNS.
         const LONGEST: usize = 4096;
         for features in [Feature::ALL.as_slice(), &[Feature::Always], &[Feature::Finder]] {
-            let program = program(features).unwrap();
+            let program = program(features, true).unwrap();
             assert!((10..LONGEST).contains(&program.len()), "{features:?}: {}", program.len());
         }
     }
