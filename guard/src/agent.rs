@@ -38,6 +38,7 @@ use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::watch;
 
 use self::filesystem::{Filesystem, Handle, Message};
 use self::shared::Shared;
@@ -213,8 +214,9 @@ impl Agent {
             directories: &directories,
             dry_run: self.options.dry_run,
         });
-        let (served, mut stop_serving) = self.serve().await;
-        let (on_socket, stop_on_socket) = self.serve_socket();
+        let (stop_serving, stopped) = watch::channel(());
+        let served = self.serve(stopped.clone()).await;
+        let on_socket = self.serve_socket(stopped);
         for directory in self.config.directories.clone() {
             if !directory.optional {
                 self.shared.health.expect_scan(&directory.path);
@@ -249,10 +251,7 @@ impl Agent {
         if unposted > 0 {
             tracing::warn!(unposted, "rounds of deletions were not posted; the audit log has them");
         }
-        drop(stop_on_socket);
-        if let Some(stop) = stop_serving.take() {
-            let _ = stop.send(());
-        }
+        drop(stop_serving);
         for served in [served, on_socket].into_iter().flatten() {
             let _ = tokio::time::timeout(Duration::from_millis(600), served).await;
         }
@@ -266,9 +265,9 @@ impl Agent {
         cause.map(|_| ()).map_err(anyhow::Error::msg)
     }
 
-    /// Serves metrics, if configured and possible.
-    async fn serve(&self) -> (Option<tokio::task::JoinHandle<()>>, Option<tokio::sync::oneshot::Sender<()>>) {
-        let Some(address) = self.config.metrics.listen else { return (None, None) };
+    /// Serves metrics, if configured and possible, until the sender of `stopped` is dropped.
+    async fn serve(&self, stopped: watch::Receiver<()>) -> Option<tokio::task::JoinHandle<()>> {
+        let address = self.config.metrics.listen?;
         match http::listen(address).await {
             Ok(listener) => {
                 let endpoints = http::Endpoints {
@@ -276,45 +275,44 @@ impl Agent {
                     health: self.shared.health.clone(),
                     now: Arc::new(clock::monotonic),
                 };
-                let (stop, stopped) = tokio::sync::oneshot::channel();
                 tracing::info!(%address, "serving /metrics, /healthz and /readyz");
-                let served = tokio::spawn(http::serve(listener, endpoints, async {
-                    let _ = stopped.await;
-                }));
-                (Some(served), Some(stop))
+                Some(tokio::spawn(async move {
+                    let serve = || http::serve(&listener, endpoints.clone(), closed(stopped.clone()));
+                    stumbles::go_on_async("metrics", serve).await;
+                }))
             }
             Err(error) => {
                 tracing::error!(%error, "no metrics; protecting all the same");
-                (None, None)
+                None
             }
         }
     }
 
-    /// Answers on the socket, if configured and possible, until the sender is dropped.
-    fn serve_socket(
-        &mut self,
-    ) -> (Option<tokio::task::JoinHandle<()>>, Option<tokio::sync::oneshot::Sender<()>>) {
-        let Some(path) = &self.config.socket.path else { return (None, None) };
-        let listener = match self.listener.take() {
-            None => return (None, None),
-            Some(Ok(listener)) => listener,
-            Some(Err(error)) => {
+    /// Answers on the socket, if configured and possible, until the sender of `stopped` is dropped.
+    fn serve_socket(&mut self, stopped: watch::Receiver<()>) -> Option<tokio::task::JoinHandle<()>> {
+        let path = self.config.socket.path.as_ref()?;
+        let listener = match self.listener.take()? {
+            Ok(listener) => listener,
+            Err(error) => {
                 tracing::error!(%error, "no socket for `top` and others; protecting all the same");
-                return (None, None);
+                return None;
+            }
+        };
+        let listener = match tokio::net::UnixListener::from_std(listener) {
+            Ok(listener) => listener,
+            Err(error) => {
+                tracing::error!(%error, "the socket is not served");
+                return None;
             }
         };
         tracing::info!(path = %path.display(), "answering on the socket");
         let answers = answers::answers(self.shared.clone(), self.config.pool.clone());
-        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let served = tokio::spawn(async move {
-            let until = async {
-                let _ = stopped.await;
-            };
-            if let Err(error) = socket::serve(listener, answers, until).await {
-                tracing::error!(%error, "the socket is not served");
-            }
-        });
-        (Some(served), Some(stop))
+        let metrics = self.shared.metrics.clone();
+        Some(tokio::spawn(async move {
+            let panicked = || metrics.panicked();
+            let serve = || socket::serve(&listener, answers.clone(), panicked, closed(stopped.clone()));
+            stumbles::go_on_async("socket", serve).await;
+        }))
     }
 
     /// Opens a directory, now or when it appears, on a thread that nobody waits for: the open may hang.
@@ -525,6 +523,11 @@ impl Agent {
         }
         true
     }
+}
+
+/// Waits until the sender is dropped.
+async fn closed(mut stopped: watch::Receiver<()>) {
+    while stopped.changed().await.is_ok() {}
 }
 
 /// `written`, with what the annotations of `cluster` are granted.

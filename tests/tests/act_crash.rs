@@ -184,11 +184,17 @@ fn of_phase<'e>(entries: &'e [Entry], phase: &'static str) -> impl Iterator<Item
 
 #[test]
 fn killed_at_any_system_call_a_reclaim_is_before_or_after_and_the_next_start_finishes_it() {
-    for filesystem in [Filesystem::Tmpfs, Filesystem::Ext4, Filesystem::Xfs] {
+    for filesystem in [Filesystem::Tmpfs, Filesystem::Ext4, Filesystem::Xfs, Filesystem::Btrfs] {
         let node = Node::new(filesystem);
-        // Every place on one of them; where a disk makes it slow, every third, and all with `cargo xtask test --soak`.
+        // Every place on one of them; where a disk makes it slow, every third, and every seventh where each waits for a commit.
+        // All with `cargo xtask test --soak`.
         let is_soak = std::env::var_os("CHECKPOINT_GUARD_RACE_SECONDS").is_some();
-        let step = if filesystem == Filesystem::Tmpfs || is_soak { 1 } else { 3 };
+        let step = match filesystem {
+            Filesystem::Tmpfs => 1,
+            _ if is_soak => 1,
+            Filesystem::Btrfs => 7,
+            _ => 3,
+        };
         let mut stops = 0;
         loop {
             node.fill();

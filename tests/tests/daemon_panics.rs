@@ -9,6 +9,7 @@ use guard::model::Bytes;
 use nix::sys::signal::Signal;
 use tests::clocks::Clocks;
 use tests::loopfs::{Filesystem, LoopMount};
+use tests::receiver::{Answer, Receiver};
 use tests::scene::{Scene, directory_table, make_old};
 use tests::setting::Daemon;
 
@@ -98,5 +99,61 @@ fn a_thread_beside_the_loops_that_panics_begins_again_and_is_told() {
         daemon.wait_until("told", |daemon| daemon.metric(PANICS) == Some(f64::from(panics)));
     }
     assert_eq!(daemon.log().matches("a bug: a thread beside the loops panicked").count(), 2);
+    check_reclaims_oldest(&scene, &names, &mut daemon);
+}
+
+#[test]
+fn who_posts_rounds_goes_on_after_a_panic_and_so_does_the_guard() {
+    let Some((scene, names, clocks)) = scene() else { return };
+    let answer = |count| if count == 1 { Answer::Late(Duration::from_secs(3)) } else { Answer::Status(204) };
+    let receiver = Receiver::start(answer);
+    scene.configure_fully(&format!("{SETTINGS}\n[notify]\nurl = {:?}", receiver.url()));
+    let mut daemon = scene.setting.start_with(&[], &mut |command| clocks.rule(command));
+    for panics in 1..=2 {
+        clocks.fail_in("webhook", 1);
+        daemon.wait_until("told", |daemon| daemon.metric(PANICS) == Some(f64::from(panics)));
+    }
+    check_reclaims_oldest(&scene, &names, &mut daemon);
+    let rounds = |daemon: &Daemon, outcome: &str| {
+        daemon.metric(&format!("checkpoint_guard_webhook_rounds_total{{outcome=\"{outcome}\"}}"))
+    };
+    daemon.wait_until("posted", |daemon| rounds(daemon, "delivered") == Some(1.0));
+    // The second one is what it panics at.
+    scene.leave(Bytes::mib(60));
+    daemon.wait_until("posting", |_| receiver.requests().len() == 2);
+    clocks.fail_in("webhook", 1);
+    daemon.wait_until("dropped", |daemon| rounds(daemon, "dropped") == Some(1.0));
+    scene.leave(Bytes::mib(60));
+    daemon.wait_until("posted", |daemon| rounds(daemon, "delivered") == Some(2.0));
+    assert_eq!(daemon.metric(PANICS), Some(3.0), "{}", daemon.log());
+}
+
+#[test]
+fn who_asks_the_api_server_goes_on_after_a_panic_and_so_does_the_guard() {
+    let Some((mut scene, names, clocks)) = scene() else { return };
+    // It takes connections and says nothing.
+    let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = server.local_addr().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let kubeconfig = folder.path().join("kubeconfig");
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: it\n\
+         clusters: [{{name: it, cluster: {{server: 'http://{address}'}}}}]\n\
+         users: [{{name: it, user: {{token: none}}}}]\n\
+         contexts: [{{name: it, context: {{cluster: it, user: it}}}}]\n"
+    );
+    std::fs::write(&kubeconfig, text).unwrap();
+    scene.setting = scene.setting.in_cluster(&kubeconfig, "node", "");
+    scene.configure_fully(SETTINGS);
+    let mut daemon = scene.setting.start_with(&[], &mut |command| clocks.rule(command));
+    drop(server.accept().unwrap());
+    for panics in 1..=2 {
+        clocks.fail_in("cluster", 1);
+        daemon.wait_until("told", |daemon| daemon.metric(PANICS) == Some(f64::from(panics)));
+    }
+    std::thread::spawn(move || while server.accept().is_ok() {});
+    let calls = "checkpoint_guard_cluster_calls_total{call=\"list\"}";
+    let before = daemon.metric(calls);
+    daemon.wait_until("asking", |daemon| daemon.metric(calls) > before);
     check_reclaims_oldest(&scene, &names, &mut daemon);
 }

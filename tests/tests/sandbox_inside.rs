@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::Command;
 
 use guard::model::Bytes;
+use nix::sys::signal::Signal;
 use tests::scene::{Scene, directory_table};
 use tests::setting::{Setting, binary};
 
@@ -49,7 +51,7 @@ fn from_inside_what_is_needed_works_and_the_rest_is_refused() {
         .iter()
         .filter(|(name, _)| !name.starts_with("layer:"))
         .partition(|(name, _)| name.starts_with("need:"));
-    assert_eq!((needed.len(), refused.len()), (6, 37), "{attempts:?}");
+    assert_eq!((needed.len(), refused.len()), (6, 39), "{attempts:?}");
     assert!(needed.iter().all(|(_, outcome)| *outcome == "ok"), "{needed:?}");
     let is_refusal = |outcome: &str| ["ENOSYS", "EACCES", "EPERM", "EXDEV"].contains(&outcome);
     assert!(refused.iter().all(|(_, outcome)| is_refusal(outcome)), "{refused:?}");
@@ -101,7 +103,7 @@ fn every_thread_of_the_daemon_is_confined_and_only_its_finder_may_look_into_othe
     let child = std::path::PathBuf::from(format!("/proc/{}", children[0]));
     check(&child, finder);
     // It ends with the guard, however that ends.
-    daemon.signal(nix::sys::signal::Signal::SIGKILL);
+    daemon.signal(Signal::SIGKILL);
     daemon.wait();
     let began = std::time::Duration::from_millis(20);
     let gone = (0..250).any(|_| {
@@ -149,6 +151,64 @@ fn what_the_guard_does_all_day_leaves_no_record_of_refused_calls() {
         }
     }
     assert!(told.is_empty(), "{told:?}");
+}
+
+/// Whether a program that may do everything but look into others, and is root as the guard is, gets to see its memory.
+fn is_seen_by_its_user(pid: i32) -> bool {
+    // It takes what memory takes, but where tracing is restricted (Yama), and not CAP_PERFMON, which is enough for some files
+    // there (`may_access_mm` of kernel/fork.c, Linux 6.16).
+    let path = format!("/proc/{pid}/exe");
+    Command::new("setpriv").args(WITHOUT_PTRACE).args(["readlink", &path]).output().unwrap().status.success()
+}
+
+const WITHOUT_PTRACE: [&str; 2] = ["--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace"];
+
+#[test]
+fn nobody_without_the_capability_looks_into_the_guard_or_its_finder_with_or_without_a_sandbox() {
+    let mut sleep = Command::new("setpriv").args(WITHOUT_PTRACE).args(["sleep", "600"]).spawn().unwrap();
+    let is_seen = (0..500).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        is_seen_by_its_user(sleep.id() as i32)
+    });
+    sleep.kill().unwrap();
+    sleep.wait().unwrap();
+    assert!(is_seen, "any other program of this user can be looked into");
+    for mode in ["", "[sandbox]\nmode = \"off\""] {
+        let scene = Scene::new();
+        scene.configure(mode);
+        let daemon = scene.setting.start();
+        let pid = daemon.pid().as_raw();
+        assert!(!is_seen_by_its_user(pid), "{mode:?}");
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+        let seen = children.split_whitespace().find(|child| is_seen_by_its_user(child.parse().unwrap()));
+        assert_eq!(seen, None, "{mode:?}: {children}");
+    }
+}
+
+#[test]
+fn a_guard_that_crashes_leaves_no_memory_behind() {
+    let place = tempfile::tempdir().unwrap();
+    // The kernel writes a core file to the directory that its process runs in, where it is not told otherwise.
+    let limited = ["env", "-C", place.path().to_str().unwrap(), "prlimit", "--core=unlimited:unlimited"];
+    let crash = Command::new(limited[0]).args(&limited[1..]).args(["sh", "-c", "kill -ABRT $$"]).status();
+    let crash = crash.unwrap();
+    if !crash.core_dumped() {
+        println!("SKIPPED: nothing leaves its memory behind here: {crash}");
+        return;
+    }
+    let before = fs::read_dir(place.path()).unwrap().count();
+    for mode in ["", "[sandbox]\nmode = \"off\""] {
+        let scene = Scene::new();
+        scene.configure(mode);
+        let mut daemon = scene.setting.start_through(&limited);
+        let limits = fs::read_to_string(format!("/proc/{}/limits", daemon.pid())).unwrap();
+        let core = limits.lines().find_map(|line| line.strip_prefix("Max core file size")).unwrap();
+        assert_eq!(core.split_whitespace().collect::<Vec<_>>(), ["0", "0", "bytes"], "{mode:?}");
+        daemon.signal(Signal::SIGABRT);
+        let crash = daemon.wait();
+        assert_eq!((crash.signal(), crash.core_dumped()), (Some(Signal::SIGABRT as i32), false), "{mode:?}");
+    }
+    assert_eq!(fs::read_dir(place.path()).unwrap().count(), before);
 }
 
 #[test]

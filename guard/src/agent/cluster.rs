@@ -3,6 +3,7 @@
 //! Everybody else sees two things: the last [`Cluster`], a value, and [`Notices`], a queue that never waits. So an API
 //! server that is away, slow, or says no holds up nothing.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,6 +15,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 
 use crate::agent::clock::{monotonic, wall};
+use crate::agent::stumbles;
 use crate::config::{KubernetesConfig, KubernetesMode};
 use crate::model::{Cluster, LookUp, Monotonic, PodName};
 use crate::observe::cluster::declared::{self, Told};
@@ -178,11 +180,12 @@ impl Asking {
             state,
             metrics: metrics.clone(),
             sender,
+            current: Cell::new(knowledge.current),
             questions: questions.clone(),
             notices: notices.clone(),
         };
         let thread = std::thread::Builder::new().name("cluster".to_owned());
-        if let Err(error) = thread.spawn(move || speaker.run(knowledge)) {
+        if let Err(error) = thread.spawn(move || stumbles::go_on("cluster", || speaker.run())) {
             tracing::error!(%error, "the API server is not asked: no thread for it");
             return None;
         }
@@ -196,7 +199,10 @@ struct Speaker {
     access: Access,
     state: Option<PathBuf>,
     metrics: Arc<Metrics>,
+    /// With what everybody else knows, and what this begins with.
     sender: watch::Sender<Arc<Cluster>>,
+    /// Since when it is so.
+    current: Cell<[Option<Timestamp>; 3]>,
     questions: Questions,
     notices: Option<Notices>,
 }
@@ -215,7 +221,9 @@ fn answers_for_pods(input: &Input) -> bool {
 }
 
 impl Speaker {
-    fn run(self, knowledge: Knowledge) {
+    /// Begins with what was last made known. Never ends but by a panic, after which it can be called again.
+    fn run(&self) {
+        let knowledge = Knowledge { cluster: (**self.sender.borrow()).clone(), current: self.current.get() };
         let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => runtime,
             Err(error) => {
@@ -295,6 +303,7 @@ impl Speaker {
                 Ok(None) => return,
                 Err(_) => {}
             }
+            self.current.set(knowledge.current);
             if changed {
                 self.sender.send_replace(Arc::new(knowledge.cluster.clone()));
                 unkept = true;
@@ -307,8 +316,11 @@ impl Speaker {
                 let (client, outbox) = (client.clone(), outbox.clone());
                 self.metrics.cluster_called("get");
                 tokio::spawn(async move {
-                    let answer = lookup::look_up(&client, &pod, wall()).await;
-                    let _ = outbox.send(Input::Answer(pod, answer));
+                    let look = lookup::look_up(&client, &pod, wall());
+                    // Without an answer it is asked again later.
+                    if let Some(answer) = stumbles::survives_async("cluster", look).await {
+                        let _ = outbox.send(Input::Answer(pod, answer));
+                    }
                 });
             }
             let since = now.since(kept);

@@ -12,6 +12,7 @@ use crate::act::refusal::Refused;
 use crate::agent::clock::{monotonic, wall};
 use crate::agent::filesystem::Filesystem;
 use crate::agent::shared::Shared;
+use crate::agent::stumbles;
 use crate::config::{CommandConfig, CommandFailure, Config, WebhookConfig};
 use crate::decide::{protection, threshold};
 use crate::model::{Level, Observation, Trigger, Victim};
@@ -84,12 +85,14 @@ pub(super) fn start(shared: &Arc<Shared>) {
         }
     };
     let shared = shared.clone();
+    let mut posting = Posting { shared, webhook, rounds, poster, is_at_one: false, said: String::new() };
     let spawned = std::thread::Builder::new().name("webhook".to_owned()).spawn(move || {
-        let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-            Ok(runtime) => runtime,
-            Err(error) => return tracing::error!(%error, "rounds are posted nowhere"),
-        };
-        runtime.block_on(Posting { shared, webhook, rounds, poster, said: String::new() }.run());
+        stumbles::go_on("webhook", || {
+            match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+                Ok(runtime) => runtime.block_on(posting.run()),
+                Err(error) => tracing::error!(%error, "rounds are posted nowhere"),
+            }
+        });
     });
     if let Err(error) = spawned {
         tracing::error!(%error, "rounds are posted nowhere: no thread for it");
@@ -103,23 +106,41 @@ struct Posting {
     rounds: Rounds,
     /// `None`: the certificates are to be read, or could not be.
     poster: Option<Poster>,
+    /// A round is being posted.
+    is_at_one: bool,
     /// The problem that the log knows of.
     said: String,
 }
 
 impl Posting {
-    async fn run(mut self) {
+    /// Never ends but by a panic, after which it can be called again.
+    async fn run(&mut self) {
+        if std::mem::take(&mut self.is_at_one) {
+            self.drop_first();
+        }
         loop {
             self.count();
             match self.rounds.first() {
                 Some(posted) => {
+                    self.is_at_one = true;
                     self.deliver(&posted).await;
                     self.rounds.done();
+                    self.is_at_one = false;
                 }
                 None => {
                     let _ = tokio::time::timeout(TICK, self.rounds.left()).await;
                 }
             }
+        }
+    }
+
+    /// Drops the round that made this panic: it might do so for ever, and the others wait behind it.
+    fn drop_first(&mut self) {
+        // Its connections ended with the runtime that they were made in.
+        self.poster = None;
+        if let Some(posted) = self.rounds.first() {
+            self.rounds.done();
+            self.record(&posted, RoundOutcome::Dropped, Some("a bug of the guard: posting it panicked"), 1);
         }
     }
 

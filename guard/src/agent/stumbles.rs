@@ -1,9 +1,12 @@
 //! What to do about a loop that panicked: a bug, and yet its filesystem must not be left alone. And about the threads beside
-//! the loops: none of them may end unnoticed.
+//! the loops, and what is served: none of them may end unnoticed.
 
+use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+use futures_util::FutureExt as _;
 
 use crate::agent::clock::monotonic;
 use crate::model::Monotonic;
@@ -64,12 +67,35 @@ pub(super) fn go_on(name: &str, mut work: impl FnMut()) {
 
 /// Does `work` once; false, and counted, when it panics. What it changes must be whole between any two statements.
 pub(super) fn survives(name: &str, work: impl FnMut()) -> bool {
-    if catch_unwind(AssertUnwindSafe(work)).is_ok() {
-        return true;
+    let is_well = catch_unwind(AssertUnwindSafe(work)).is_ok();
+    if !is_well {
+        note(name);
     }
+    is_well
+}
+
+/// As [`go_on`], for what shares its thread with others.
+pub(super) async fn go_on_async<F: Future<Output = ()>>(name: &str, mut work: impl FnMut() -> F) {
+    let mut stumbles = Stumbles::default();
+    while survives_async(name, work()).await.is_none() {
+        if let Next::After(pause) = stumbles.next(monotonic(), true) {
+            tokio::time::sleep(pause).await;
+        }
+    }
+}
+
+/// As [`survives`], for what shares its thread with others; what comes of `work`, or `None`.
+pub(super) async fn survives_async<T>(name: &str, work: impl Future<Output = T>) -> Option<T> {
+    let outcome = AssertUnwindSafe(work).catch_unwind().await;
+    if outcome.is_err() {
+        note(name);
+    }
+    outcome.ok()
+}
+
+fn note(name: &str) {
     BESIDE.fetch_add(1, Ordering::Relaxed);
     tracing::error!(thread = name, "a bug: a thread beside the loops panicked; it begins again");
-    false
 }
 
 /// How often threads beside the loops have panicked.
@@ -89,6 +115,19 @@ mod tests {
             assert!(tries > 3, "a panic that is expected");
         });
         assert_eq!(tries, 4);
+        assert!(panics() >= before + 3);
+    }
+
+    #[tokio::test]
+    async fn what_shares_its_thread_begins_again_and_is_counted() {
+        let (before, tries) = (panics(), std::cell::Cell::new(0));
+        let work = || async {
+            tries.set(tries.get() + 1);
+            tokio::task::yield_now().await;
+            assert!(tries.get() > 3, "a panic that is expected");
+        };
+        go_on_async("test", work).await;
+        assert_eq!(tries.get(), 4);
         assert!(panics() >= before + 3);
     }
 

@@ -26,6 +26,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::agent::{self, Options, clock, cluster};
 use crate::config::{Config, ConfigFile, DEFAULT_PATH, POOL_VARIABLE};
 use crate::observe::cluster::Knowledge;
+use crate::sandbox;
 
 /// The work could not be done.
 const FAILED: u8 = 1;
@@ -184,6 +185,8 @@ enum Command {
 /// Runs the command line of this process; the result is what it exits with.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
+    // Most commands read archives.
+    sandbox::hide_memory();
     let common = &cli.common;
     let result = match cli.command {
         Command::Run(args) => run::run(args, common),

@@ -107,20 +107,24 @@ pub async fn listen(address: SocketAddr) -> Result<TcpListener, ListenError> {
 }
 
 /// Serves until `shutdown` is ready, then lets responses under way end, for at most half a second.
-pub async fn serve(listener: TcpListener, endpoints: Endpoints, shutdown: impl Future<Output = ()>) {
+pub async fn serve(listener: &TcpListener, endpoints: Endpoints, shutdown: impl Future<Output = ()>) {
+    let metrics = endpoints.metrics.clone();
     let service = TowerToHyperService::new(routes(endpoints));
     let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
     let mut shutdown = pin!(shutdown);
     let mut fails = false;
     loop {
-        while connections.try_join_next().is_some() {}
         let next = async {
             let slot = slots.clone().acquire_owned().await.expect("the semaphore is never closed");
             (slot, listener.accept().await)
         };
         tokio::select! {
             () = &mut shutdown => break,
+            Some(ended) = connections.join_next() => if ended.is_err() {
+                tracing::error!("a bug: a connection for metrics panicked");
+                metrics.panicked();
+            },
             (slot, accepted) = next => match accepted {
                 Ok((stream, _)) => {
                     fails = false;
@@ -140,7 +144,6 @@ pub async fn serve(listener: TcpListener, endpoints: Endpoints, shutdown: impl F
             },
         }
     }
-    drop(listener);
     let drained = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(DRAIN_TIME_MAX, drained).await.is_err() {
         tracing::debug!("a metrics client was cut off at shutdown");

@@ -28,10 +28,14 @@ impl Server {
             now: Arc::new(move || Monotonic(Duration::from_secs(clock.load(Ordering::Relaxed)))),
         };
         let (stop, stopped) = oneshot::channel();
-        let served = serve(listener, endpoints.clone(), async {
-            // Err: the test ended without stopping the server, which is a stop as well.
-            let _ = stopped.await;
-        });
+        let shown = endpoints.clone();
+        let served = async move {
+            let until = async {
+                // Err: the test ended without stopping the server, which is a stop as well.
+                let _ = stopped.await;
+            };
+            serve(&listener, shown, until).await;
+        };
         Server { address, endpoints, seconds, stop: Some(stop), task: tokio::spawn(served) }
     }
 
@@ -54,6 +58,25 @@ impl Server {
 fn check(response: &str, status: &str, contains: &str) {
     assert!(response.starts_with(&format!("HTTP/1.1 {status}")), "{response}");
     assert!(response.contains(contains), "{response}");
+}
+
+#[tokio::test]
+async fn a_response_that_panics_is_counted_and_the_others_are_served() {
+    let mut server = Server::start().await;
+    server.stop.take().map(|stop| stop.send(()));
+    let listener = listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    server.address = listener.local_addr().unwrap();
+    let now = Arc::new(|| panic!("a bug that this test has made"));
+    let shown = Endpoints { now, ..server.endpoints.clone() };
+    let task = tokio::spawn(async move { serve(&listener, shown, std::future::pending()).await });
+    for count in 1..=CONNECTIONS_MAX + 1 {
+        assert_eq!(server.get("/healthz").await, "");
+        let told = format!("checkpoint_guard_loop_panics_total {count}");
+        while !server.get("/metrics").await.lines().any(|line| line == told) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    task.abort();
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@
 //! capabilities.rs  everything not needed leaves all five sets
 //! landlock.rs      files below the needed paths, the listener's port, no signals to others
 //! seccomp.rs       the system calls of calls.rs; the rest is answered with ENOSYS and logged by the kernel
+//! memory.rs        no core dump, and nobody looks into it without CAP_SYS_PTRACE: also without a sandbox
 //! ```
 //!
 //! All threads come later and inherit it; none of it can be taken back. A layer that the kernel does not have is said
@@ -16,6 +17,7 @@ mod calls;
 mod capabilities;
 mod landlock;
 mod looks;
+mod memory;
 mod needs;
 mod seccomp;
 
@@ -24,6 +26,7 @@ use std::path::{Path, PathBuf};
 
 pub use self::available::{Available, available};
 pub use self::calls::{CALLS, Call, Feature};
+pub use self::memory::hide as hide_memory;
 pub use self::needs::{Access, Connect, Needs, PathNeed};
 use crate::act::brake::starter;
 use crate::act::command;
@@ -122,6 +125,7 @@ impl Sandbox {
 ///
 /// Never fails: what cannot be had is in the result, and in the log.
 pub fn enter(config: &Config, config_path: &Path) -> Sandbox {
+    memory::forbid_dumps();
     if config.sandbox.mode == SandboxMode::Off {
         tracing::warn!("running without a sandbox ([sandbox] mode = \"off\")");
         return Sandbox::off();
@@ -188,6 +192,7 @@ pub fn start_runner(config: &Config) {
 
 /// The same for the process that looks through /proc: it reads, and nothing else.
 fn confine_finder() {
+    memory::forbid_dumps();
     let _ = no_new_privileges();
     let _ = capabilities::keep(needs::FINDER_CAPABILITIES);
     let _ = seccomp::confine(&[Feature::Finder]);

@@ -14,6 +14,8 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect};
+use nix::sys::prctl;
+use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::kill;
 use nix::unistd::{Pid, UnlinkatFlags};
 
@@ -182,6 +184,8 @@ fn forbidden_calls(parent: Pid, elsewhere: TcpListener) -> Vec<(&'static str, Ou
         ("call:io-uring", call(libc::SYS_io_uring_setup, [0; 4])),
         ("call:keyring", call(libc::SYS_keyctl, [0; 4])),
         ("call:terminal", tiocsti),
+        ("call:dumpable", prctl::set_dumpable(true)),
+        ("call:core-dumps", setrlimit(Resource::RLIMIT_CORE, 1 << 20, 1 << 20)),
         ("call:executable-memory", code),
         ("call:memory-made-executable", made_code),
     ]

@@ -76,7 +76,7 @@ impl AgentFamilies {
             ),
             panics: families.counter(
                 "checkpoint_guard_loop_panics_total",
-                "Loops, and threads beside them, that ended by a bug of the guard. Another one begins with a fresh look; the log \
+                "Loops, threads beside them and connections that ended by a bug of the guard. Another one begins with a fresh look; the log \
                  says where it was. Please report it.",
             ),
             missing: families.gauge(

@@ -1,7 +1,6 @@
 //! Serving the socket, with everything bounded.
 
 use std::future::Future;
-use std::os::unix::net::UnixListener as StdListener;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,29 +52,29 @@ pub type Answer = Pin<Box<dyn Future<Output = Reply> + Send>>;
 /// Who answers. Must not block: it runs on the thread that serves everybody.
 pub type Answers = Arc<dyn Fn(Request, Peer) -> Answer + Send + Sync>;
 
-/// Serves until `shutdown` is ready; whoever is connected then is cut off.
-///
-/// # Errors
-/// The listener cannot be taken up by the runtime.
+/// Serves until `shutdown` is ready; whoever is connected then is cut off. `panicked` is told when a connection has.
 pub async fn serve(
-    listener: StdListener,
+    listener: &UnixListener,
     answers: Answers,
+    panicked: impl Fn(),
     shutdown: impl Future<Output = ()>,
-) -> std::io::Result<()> {
-    let listener = UnixListener::from_std(listener)?;
+) {
     let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let watchers = Arc::new(Semaphore::new(WATCHERS_MAX));
     // Dropping it ends all connections.
     let mut connections = JoinSet::new();
     let mut shutdown = pin!(shutdown);
     loop {
-        while connections.try_join_next().is_some() {}
         let next = async {
             let slot = slots.clone().acquire_owned().await.expect("the semaphore is never closed");
             (slot, listener.accept().await)
         };
         tokio::select! {
-            () = &mut shutdown => return Ok(()),
+            () = &mut shutdown => return,
+            Some(ended) = connections.join_next() => if ended.is_err() {
+                tracing::error!("a bug: a connection of the socket panicked");
+                panicked();
+            },
             (slot, accepted) = next => match accepted {
                 Ok((stream, _)) => {
                     let (answers, watchers) = (answers.clone(), watchers.clone());

@@ -3,6 +3,7 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream as Stream;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use jiff::Timestamp;
 
@@ -15,6 +16,7 @@ struct Served {
     path: PathBuf,
     stop: Option<tokio::sync::oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
+    panics: Arc<AtomicU64>,
     _scratch: tempfile::TempDir,
 }
 
@@ -24,6 +26,8 @@ impl Served {
         let path = scratch.path().join("guard.sock");
         let listener = listen(&path).unwrap();
         let (stop, stopped) = tokio::sync::oneshot::channel();
+        let panics = Arc::new(AtomicU64::new(0));
+        let counted = panics.clone();
         let answers: Answers = Arc::new(|request, peer| {
             Box::pin(async move {
                 assert_eq!(peer.pid, Some(std::process::id() as i32), "SO_PEERCRED names this test");
@@ -52,9 +56,15 @@ impl Served {
             let until = async {
                 let _ = stopped.await;
             };
-            runtime.block_on(serve(listener, answers, until)).unwrap();
+            runtime.block_on(async {
+                let listener = UnixListener::from_std(listener).unwrap();
+                let count = || {
+                    counted.fetch_add(1, Ordering::Relaxed);
+                };
+                serve(&listener, answers, count, until).await;
+            });
         });
-        Served { path, stop: Some(stop), thread: Some(thread), _scratch: scratch }
+        Served { path, stop: Some(stop), thread: Some(thread), panics, _scratch: scratch }
     }
 
     fn is_well(&self) {
@@ -93,6 +103,22 @@ fn a_request_gets_its_reply_and_nonsense_gets_an_explanation() {
     assert_eq!(said(&served.path, &vec![b'x'; 1 << 20]), "", "longer than any request");
     assert!(said(&served.path, b"\xff\xfe\n").contains("not a line of JSON"));
     served.is_well();
+}
+
+#[test]
+fn an_answer_that_panics_is_counted_and_the_others_get_theirs() {
+    let served = Served::start();
+    for count in 1..=CONNECTIONS_MAX as u64 + 1 {
+        let reply = Client::ask(&served.path, &Request::BrakeStatus { filesystem: None });
+        assert!(reply.is_err(), "{reply:?}");
+        served.is_well();
+        let is_counted = || served.panics.load(Ordering::Relaxed) == count;
+        let told = (0..2000).any(|_| {
+            std::thread::sleep(Duration::from_millis(5));
+            is_counted()
+        });
+        assert!(told, "{count}");
+    }
 }
 
 #[test]
