@@ -4,8 +4,8 @@
 use std::rc::Rc;
 
 use guard::model::Bytes;
-use guard::observe::probe::{Backend, Coverage, survey_of};
-use tests::coverage::{Row, TRIALS, directory, series};
+use guard::observe::probe::{Backend, Coverage, Writing, Writings, survey_of};
+use tests::coverage::{Row, Seen, TRIALS, directory, series};
 use tests::loopfs::{Filesystem, LoopMount};
 use tests::watching::Watching;
 
@@ -18,7 +18,9 @@ fn rows() -> Vec<Row> {
         for backend in [Backend::Fexit, Backend::Kprobe, Backend::RawTracepoint] {
             let Some(watching) = Watching::through(backend, mount.clone()) else { continue };
             if watching.coverage != Coverage::Nothing {
-                rows.push(Row::find_out(backend.as_str(), filesystem.as_str(), &watching));
+                let row = Row::find_out(backend.as_str(), filesystem.as_str(), &watching);
+                says_what_it_does_not_see(filesystem, &row, watching.coverage);
+                rows.push(row);
                 continue;
             }
             // Not in the table, so that somebody looks why.
@@ -28,6 +30,36 @@ fn rows() -> Vec<Row> {
         }
     }
     rows
+}
+
+/// Which trial shows whether this way of writing is seen; libaio has none.
+fn trial(writing: Writing) -> Option<&'static str> {
+    Some(match writing {
+        Writing::Vector => "writev",
+        Writing::Splice => "splice",
+        Writing::Allocation => "fallocate",
+        Writing::Mapping => "mmap",
+        Writing::Direct => "O_DIRECT",
+        Writing::IoUring => "io_uring",
+        Writing::Aio => return None,
+    })
+}
+
+/// What the guard says of its own blindness is what was found.
+fn says_what_it_does_not_see(filesystem: Filesystem, row: &Row, coverage: Coverage) {
+    assert_eq!(coverage.lacking(), Writings::NONE, "this kernel has all hooks: {row}, {coverage}");
+    for writing in Writing::ALL {
+        let Some(trial) = trial(writing) else { continue };
+        let column = TRIALS.iter().position(|(name, _)| *name == trial).expect("it is a trial");
+        if row.seen[column] != Seen::Impossible {
+            let is_unseen = row.seen[column] == Seen::NotAtAll;
+            assert_eq!(
+                coverage.unseen().contains(writing),
+                is_unseen,
+                "{trial} on {filesystem:?}: {row}, {coverage}"
+            );
+        }
+    }
 }
 
 #[test]

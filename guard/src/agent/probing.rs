@@ -170,7 +170,7 @@ impl Watched {
     pub(super) fn add(&mut self, dir: BorrowedFd<'_>) -> Result<Coverage, ProbeError> {
         let coverage = self.probing.probe.watch(self.slot, dir).inspect_err(|_| self.exact = false)?;
         *lock(&self.probing.taken) = coverage.backend();
-        self.exact &= coverage == Coverage::Blocks;
+        self.exact &= coverage.is_exact();
         Ok(coverage)
     }
 

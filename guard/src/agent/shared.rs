@@ -23,7 +23,7 @@ use crate::agent::view::View;
 use crate::config::Config;
 use crate::decide::{Transition, WallClock, wall_clock};
 use crate::model::{Cluster, Inventory, Monotonic, Observation, Plan, PodName};
-use crate::observe::probe::Backend;
+use crate::observe::probe::{Backend, Coverage};
 use crate::report::audit::{AuditSettings, AuditWriter, Event};
 use crate::report::events::{Notice, Notices};
 use crate::report::health::Health;
@@ -53,8 +53,8 @@ pub(super) struct Shared {
     /// Panics of threads beside the loops that the metric knows of.
     panics: AtomicU64,
     holdings: Mutex<BTreeMap<FilesystemLabel, Holdings>>,
-    /// What sees the writes to each watched directory.
-    taken_by: Mutex<BTreeMap<PathBuf, Backend>>,
+    /// How the writes to each watched directory are seen.
+    taken_by: Mutex<BTreeMap<PathBuf, Coverage>>,
     /// eBPF was not switched off.
     wants_ebpf: bool,
     is_degraded: AtomicBool,
@@ -122,21 +122,21 @@ impl Shared {
         Ok(shared)
     }
 
-    /// What sees the writes to a directory from now on; `None`: it is no longer watched.
-    pub(super) fn is_taken_by(&self, directory: &Path, backend: Option<Backend>) {
+    /// How the writes to a directory are seen from now on; `None`: it is no longer watched.
+    pub(super) fn is_taken_by(&self, directory: &Path, coverage: Option<Coverage>) {
         let mut taken_by = lock(&self.taken_by);
-        match backend {
-            Some(backend) => taken_by.insert(directory.to_owned(), backend),
+        match coverage {
+            Some(coverage) => taken_by.insert(directory.to_owned(), coverage),
             None => taken_by.remove(directory),
         };
         self.count_degraded(&taken_by);
     }
 
-    fn count_degraded(&self, taken_by: &BTreeMap<PathBuf, Backend>) {
+    fn count_degraded(&self, taken_by: &BTreeMap<PathBuf, Coverage>) {
         let is_degraded = self.wants_ebpf && is_degraded(self.probing.is_some(), taken_by);
         self.metrics.backend_degraded(is_degraded);
         if !self.is_degraded.swap(is_degraded, Ordering::Relaxed) && is_degraded {
-            self.leave(Notice::backend_degraded(Backend::Inotify.as_str()));
+            self.leave(Notice::backend_degraded(&degradation(taken_by)));
         }
     }
 
@@ -298,10 +298,20 @@ impl Shared {
     }
 }
 
-/// Whether writes to any directory are seen by less than eBPF. That it is loaded says little: without CAP_PERFMON, or under
-/// lockdown=confidentiality, no directory can be watched by it.
-fn is_degraded(is_loaded: bool, taken_by: &BTreeMap<PathBuf, Backend>) -> bool {
-    !is_loaded || taken_by.values().any(|backend| *backend == Backend::Inotify)
+/// Whether writes to any directory are seen by less than eBPF, or by eBPF without one of its usual hooks. That it is loaded
+/// says little: without CAP_PERFMON, or under lockdown=confidentiality, no directory can be watched by it.
+fn is_degraded(is_loaded: bool, taken_by: &BTreeMap<PathBuf, Coverage>) -> bool {
+    let falls_short = |coverage: &Coverage| *coverage == Coverage::Nothing || !coverage.lacking().is_empty();
+    !is_loaded || taken_by.values().any(falls_short)
+}
+
+/// How the worst of them are seen, for people.
+fn degradation(taken_by: &BTreeMap<PathBuf, Coverage>) -> String {
+    let torn = taken_by.values().find(|coverage| !coverage.lacking().is_empty());
+    match torn.filter(|_| !taken_by.values().any(|coverage| *coverage == Coverage::Nothing)) {
+        Some(coverage) => format!("{} without {}", coverage.backend(), coverage.lacking()),
+        None => format!("{} only", Backend::Inotify),
+    }
 }
 
 fn backend_of(probing: Option<&Probing>) -> Backend {
@@ -347,19 +357,39 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::probe::{Unseen, Writing};
 
     #[track_caller]
-    fn check(is_loaded: bool, taken_by: &[Backend], expect: bool) {
+    fn check(is_loaded: bool, taken_by: &[Coverage], expect: bool) {
+        assert_eq!(is_degraded(is_loaded, &named(taken_by)), expect, "{taken_by:?}");
+    }
+
+    fn named(taken_by: &[Coverage]) -> BTreeMap<PathBuf, Coverage> {
         let named = taken_by.iter().enumerate();
-        let taken_by = named.map(|(number, backend)| (PathBuf::from(number.to_string()), *backend)).collect();
-        assert_eq!(is_degraded(is_loaded, &taken_by), expect, "{taken_by:?}");
+        named.map(|(number, coverage)| (PathBuf::from(number.to_string()), *coverage)).collect()
+    }
+
+    fn calls_without(writings: &[Writing]) -> Coverage {
+        let for_lack_of_hooks = writings.iter().copied().collect();
+        Coverage::Calls(Unseen { for_lack_of_hooks, ..Unseen::default() })
     }
 
     #[test]
     fn a_directory_that_is_left_to_inotify_is_what_degraded_means() {
         check(false, &[], true);
         check(true, &[], false);
-        check(true, &[Backend::RawTracepoint, Backend::Fexit], false);
-        check(true, &[Backend::RawTracepoint, Backend::Inotify], true);
+        check(true, &[Coverage::Blocks, calls_without(&[])], false);
+        check(true, &[Coverage::Blocks, Coverage::Nothing], true);
+    }
+
+    #[test]
+    fn so_is_one_whose_usual_hooks_are_not_all_there() {
+        // Linux 5.10 does not tell who io_uring writes for.
+        check(true, &[calls_without(&[Writing::IoUring])], false);
+        let torn = calls_without(&[Writing::Vector, Writing::IoUring]);
+        check(true, &[Coverage::Blocks, torn], true);
+        assert_eq!(degradation(&named(&[Coverage::Blocks, torn])), "fexit without writev");
+        assert_eq!(degradation(&named(&[torn, Coverage::Nothing])), "inotify only");
+        assert_eq!(degradation(&named(&[])), "inotify only");
     }
 }

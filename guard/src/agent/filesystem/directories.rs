@@ -16,7 +16,7 @@ use crate::observe::filesystem::observe;
 use crate::observe::host::encryption::Encryption;
 use crate::observe::host::mounts::Mount;
 use crate::observe::inotify::Detail;
-use crate::observe::probe::{Backend, Coverage};
+use crate::observe::probe::Coverage;
 
 /// One watched directory.
 pub(in crate::agent) struct Directory {
@@ -73,7 +73,7 @@ impl Filesystem {
         }
         let index = self.catalog.add_directory(path.clone());
         let mut detail = Detail::Writes;
-        let mut backend = Backend::Inotify;
+        let mut coverage = Coverage::Nothing;
         if is_staging && self.staging.is_none() {
             self.staging = shared.probing.as_ref().and_then(|probing| probing.slot(self.bell.clone()));
         }
@@ -83,16 +83,22 @@ impl Filesystem {
                 Ok(Coverage::Nothing) => {
                     tracing::warn!(directory = %path.display(), "eBPF does not see writes on this filesystem");
                 }
-                Ok(coverage) => {
-                    backend = coverage.backend();
+                Ok(found) => {
+                    coverage = found;
+                    let backend = coverage.backend();
                     tracing::info!(directory = %path.display(), %backend, %coverage, "eBPF counts what is written");
+                    let unseen = coverage.lacking();
+                    if !unseen.is_empty() {
+                        tracing::warn!(directory = %path.display(), %backend, %unseen, "the kernel lacks hooks for some ways of \
+                            writing, or has others than are known; statfs must show what is written so");
+                    }
                     detail = Detail::Entries;
                 }
                 Err(error) => tracing::warn!(directory = %path.display(), %error, "not watched by eBPF"),
             }
         }
-        self.shared.metrics.filesystem(&self.label).backend(backend.as_str());
-        self.shared.is_taken_by(&path, Some(backend));
+        self.shared.metrics.filesystem(&self.label).backend(coverage.backend().as_str());
+        self.shared.is_taken_by(&path, Some(coverage));
         if is_staging {
             // Somebody looks every second while there is anything to see.
             detail = Detail::Entries;

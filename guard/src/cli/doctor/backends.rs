@@ -44,6 +44,19 @@ impl Survey {
         let best = self.on_directories.get(place)?.iter().find(|attempt| is_usable(attempt))?;
         let by = best.backend.as_str();
         Some(match &best.outcome {
+            Outcome::Works(Some(coverage)) | Outcome::Untested(coverage, _)
+                if !coverage.lacking().is_empty() =>
+            {
+                let lacking = coverage.lacking();
+                Check::degraded(
+                    NAME,
+                    format!("by {by}: {coverage}"),
+                    format!(
+                        "this kernel's hooks for {lacking} are missing or others than are known, so statfs must show what is \
+                         written so; [probe] mode = \"kprobe\" may see more"
+                    ),
+                )
+            }
             Outcome::Works(Some(Coverage::Blocks)) => {
                 Check::ok(NAME, format!("by {by}: {}", Coverage::Blocks))
             }
@@ -91,5 +104,43 @@ fn check(attempt: &Attempt, any_works: bool) -> Check {
                     .to_owned()
             }),
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::State;
+    use super::*;
+    use crate::observe::probe::{Unseen, Writing};
+
+    #[track_caller]
+    fn seen(outcome: Outcome) -> Check {
+        let attempt = Attempt { backend: Backend::Fexit, outcome, why: None, remedy: None };
+        let survey = Survey { checks: Vec::new(), on_directories: vec![vec![attempt]] };
+        survey.seen(0).unwrap()
+    }
+
+    #[test]
+    fn what_passes_unseen_is_named_and_a_missing_hook_could_be_better() {
+        let calls = |lacking: &[Writing]| {
+            let for_lack_of_hooks = lacking.iter().copied().collect();
+            let by_design = [Writing::Aio].into_iter().collect();
+            Coverage::Calls(Unseen { by_design, for_lack_of_hooks })
+        };
+        let whole = seen(Outcome::Works(Some(calls(&[Writing::IoUring]))));
+        assert_eq!(whole.state, State::Note, "{whole:?}");
+        assert!(whole.value.ends_with("unseen: io_uring, libaio"), "{whole:?}");
+        for outcome in [
+            Outcome::Works(Some(calls(&[Writing::Vector]))),
+            Outcome::Untested(calls(&[Writing::Vector]), "no space left".to_owned()),
+        ] {
+            let torn = seen(outcome);
+            assert_eq!(torn.state, State::Degraded, "{torn:?}");
+            assert!(torn.value.ends_with("unseen: writev, libaio"), "{torn:?}");
+            assert!(
+                torn.advice.as_ref().is_some_and(|advice| advice.contains("hooks for writev")),
+                "{torn:?}"
+            );
+        }
     }
 }

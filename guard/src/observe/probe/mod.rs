@@ -11,6 +11,7 @@
 //! seen at all is what the timer is for.
 
 mod attempt;
+mod coverage;
 #[cfg(feature = "ebpf")]
 mod ebpf;
 mod error;
@@ -21,6 +22,7 @@ mod without;
 use std::fmt;
 
 pub use attempt::{Attempt, Outcome, survey, survey_of};
+pub use coverage::{Coverage, Unseen, Writing, Writings};
 #[cfg(feature = "ebpf")]
 pub use ebpf::{Probe, RefusedCalls, Refusing, Wakes};
 pub use error::ProbeError;
@@ -77,56 +79,6 @@ pub struct Slot(pub u8);
 impl Slot {
     /// The largest slot.
     pub const MAX: Slot = Slot(guard_ebpf::SLOTS as u8 - 1);
-}
-
-/// How well the writes to a filesystem are seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Coverage {
-    /// Every block, when it is reserved or allocated and when it is given back, whatever way of writing: the ledger
-    /// follows `st_blocks` (ext4).
-    Blocks,
-    /// Pages when they become dirty: rounded up to pages, nothing given back. fallocate and reflinks are not seen.
-    Pages {
-        /// Whether direct writes are seen too.
-        direct_io: bool,
-    },
-    /// Bytes as the calls that write return them, fallocate and mapped pages too. Writing over what is there counts
-    /// again, nothing is given back. Reflinks and libaio are not seen.
-    Calls {
-        /// Whether io_uring's writes are seen.
-        io_uring: bool,
-    },
-    /// Bytes as the filesystem is asked to write them, whoever asks, fallocate and mapped pages too. Writing over what
-    /// is there counts again, nothing is given back. Reflinks are not seen.
-    Requests,
-    /// Nothing: only statfs shows that it fills.
-    Nothing,
-}
-
-impl Coverage {
-    /// What sees them.
-    pub fn backend(self) -> Backend {
-        match self {
-            Coverage::Blocks | Coverage::Pages { .. } => Backend::RawTracepoint,
-            Coverage::Calls { .. } => Backend::Fexit,
-            Coverage::Requests => Backend::Kprobe,
-            Coverage::Nothing => Backend::Inotify,
-        }
-    }
-}
-
-impl fmt::Display for Coverage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Coverage::Blocks => "every block, exactly",
-            Coverage::Pages { direct_io: true } => "written pages and direct I/O, not fallocate and reflinks",
-            Coverage::Pages { direct_io: false } => "written pages, not direct I/O, fallocate and reflinks",
-            Coverage::Calls { io_uring: true } => "every byte written, not reflinks and libaio",
-            Coverage::Calls { io_uring: false } => "every byte written, not io_uring, reflinks and libaio",
-            Coverage::Requests => "every byte asked to be written, not reflinks",
-            Coverage::Nothing => "nothing, statfs only",
-        })
-    }
 }
 
 /// The budget of a filesystem is used up.

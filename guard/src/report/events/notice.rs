@@ -199,10 +199,10 @@ impl Notice {
         })
     }
 
-    /// A better backend was asked for than this node grants.
-    pub fn backend_degraded(backend: &str) -> Notice {
+    /// Less is seen than was asked for; `by` says by what, and what it lacks.
+    pub fn backend_degraded(by: &str) -> Notice {
         let sentence = format!(
-            "writes to a watched directory are seen by {backend} only: its filesystem, this kernel or the guard's capabilities do not grant eBPF (the log tells which); reactions take longer"
+            "writes to a watched directory are seen by {by}: its filesystem, this kernel or the guard's capabilities do not grant more (the log tells which); reactions take longer"
         );
         Notice::node(true, "CheckpointGuardBackendDegraded", "Watching", sentence)
     }

@@ -56,7 +56,8 @@ impl AgentFamilies {
             ),
             backend_degraded: families.gauge(
                 "checkpoint_guard_backend_degraded",
-                "1 while writes to any directory are seen by inotify and the timer only, though eBPF was asked for: reactions take longer.",
+                "1 while writes to any directory are seen by inotify and the timer only, though eBPF was asked for, or by eBPF without \
+                 one of its usual hooks: reactions take longer.",
             ),
             sandbox: families.gauge_by(
                 "checkpoint_guard_sandbox_active",

@@ -21,7 +21,7 @@ pub(super) struct Directories {
     /// What `table` holds.
     watched: Watched,
     /// How each of them is counted.
-    ways: [Option<Way>; DIRECTORIES],
+    ways: [Option<(Way, Coverage)>; DIRECTORIES],
     attached: Vec<Set>,
     /// Ways that the kernel has refused: it does not change its mind.
     refused: Vec<Way>,
@@ -31,7 +31,6 @@ pub(super) struct Directories {
 /// The attached programs of one way.
 struct Set {
     way: Way,
-    coverage: Coverage,
     programs: Vec<Attached>,
 }
 
@@ -75,8 +74,7 @@ impl Directories {
         let Some(place) = self.place_of(dentry) else { return Ok(None) };
         self.watched.directories[place].slot = slot;
         self.write_table()?;
-        let set = self.attached.iter().find(|set| Some(set.way) == self.ways[place]);
-        Ok(set.map(|set| set.coverage))
+        Ok(self.ways[place].map(|(_, coverage)| coverage))
     }
 
     /// Begins to count what is written below `directory` in this `way`.
@@ -90,7 +88,9 @@ impl Directories {
         let learnt = self.learn(directory)?;
         let place = self.place_of(learnt.dentry).or_else(|| self.place_of(0));
         let place = place.ok_or(ProbeError::TooManyDirectories)?;
-        let coverage = self.attach(way)?;
+        let kind = examine(directory, statfs::fstatfs(directory))?.filesystem_type();
+        self.attach(way)?;
+        let coverage = way.coverage(kind, &self.layout, &self.programs_of(way));
         self.watched.directories[place] = Directory {
             sb: learnt.sb,
             dentry: learnt.dentry,
@@ -102,7 +102,7 @@ impl Directories {
             cluster_bits: if way == Way::Blocks { learnt.cluster_bits as u16 } else { 0 },
             place: place as u16,
         };
-        self.ways[place] = Some(way);
+        self.ways[place] = Some((way, coverage));
         self.watched.count = self.watched.count.max(place as u64 + 1);
         self.write_table()?;
         Ok(coverage)
@@ -125,7 +125,7 @@ impl Directories {
     pub(super) fn backend_of(&mut self, directory: BorrowedFd<'_>) -> Result<Backend, ProbeError> {
         let dentry = self.learn(directory)?.dentry;
         let way = self.place_of(dentry).and_then(|place| self.ways[place]);
-        Ok(way.map_or(Backend::Inotify, Way::backend))
+        Ok(way.map_or(Backend::Inotify, |(way, _)| way.backend()))
     }
 
     /// Never tries this way again.
@@ -135,7 +135,7 @@ impl Directories {
 
     /// Whether the kernel lets a backend in: attaches its programs for a moment, after asking about a directory, without
     /// which none can be watched by any backend. [`Directories::settle`] afterwards.
-    pub(super) fn try_backend(&mut self, backend: Backend) -> Result<Coverage, ProbeError> {
+    pub(super) fn try_backend(&mut self, backend: Backend) -> Result<(), ProbeError> {
         // Not to be read, and so nothing that a sandbox forbids.
         let root = open("/", OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty());
         let root = root.map_err(|errno| ProbeError::Directory { fd: -1, source: errno.into() })?;
@@ -195,9 +195,9 @@ impl Directories {
     }
 
     /// Attaches the programs of a way, unless they are.
-    fn attach(&mut self, way: Way) -> Result<Coverage, ProbeError> {
-        if let Some(set) = self.attached.iter().find(|set| set.way == way) {
-            return Ok(set.coverage);
+    fn attach(&mut self, way: Way) -> Result<(), ProbeError> {
+        if self.attached.iter().any(|set| set.way == way) {
+            return Ok(());
         }
         let Programs { needed, wanted } = way.programs(&self.layout);
         let mut programs = self.object.attach_all(&needed)?;
@@ -207,17 +207,21 @@ impl Directories {
                 Err(error) => tracing::info!(%error, backend = way.backend().as_str(), "goes on without"),
             }
         }
-        let names: Vec<&str> = programs.iter().map(Attached::program).collect();
-        let coverage = way.coverage(&self.layout, &names);
-        self.attached.push(Set { way, coverage, programs });
-        Ok(coverage)
+        self.attached.push(Set { way, programs });
+        Ok(())
+    }
+
+    /// The names of the programs that are attached for a way.
+    fn programs_of(&self, way: Way) -> Vec<&'static str> {
+        let sets = self.attached.iter().filter(|set| set.way == way);
+        sets.flat_map(|set| set.programs.iter().map(Attached::program)).collect()
     }
 
     /// Detaches the programs that no watched directory needs any more.
     fn detach_idle(&mut self) -> Result<(), ProbeError> {
         let (needed, idle) = std::mem::take(&mut self.attached)
             .into_iter()
-            .partition(|set| self.ways.contains(&Some(set.way)));
+            .partition(|set| self.ways.iter().flatten().any(|(way, _)| *way == set.way));
         self.attached = needed;
         let idle: Vec<Set> = idle;
         idle.into_iter().flat_map(|set| set.programs).try_for_each(|program| self.object.detach(program))
