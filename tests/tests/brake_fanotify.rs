@@ -214,7 +214,10 @@ fn a_starter_that_is_killed_is_missed_and_nobody_says_that_writers_are_refused()
     let scene = helpless();
     let mut daemon = scene.setting.start();
     wait_for_brake(&scene, &mut daemon);
-    daemon.wait_until("saying so", |daemon| daemon.metric("checkpoint_guard_brake_engaged") == Some(1.0));
+    daemon.wait_until("saying so", |daemon| {
+        daemon.metric("checkpoint_guard_brake_engaged") == Some(1.0)
+            && daemon.metric("checkpoint_guard_brake_failing") == Some(0.0)
+    });
     kill(starter_of(&daemon), Signal::SIGKILL).unwrap();
     until_open(&scene, &daemon);
     daemon.wait_until("saying what to do", |_| {
@@ -222,7 +225,10 @@ fn a_starter_that_is_killed_is_missed_and_nobody_says_that_writers_are_refused()
         let problem = status["items"][0]["problem"].as_str().unwrap_or_default();
         problem.contains("restart checkpoint-guard") && status["items"][0]["engaged"] == false
     });
-    daemon.wait_until("gauging it", |daemon| daemon.metric("checkpoint_guard_brake_engaged") == Some(0.0));
+    daemon.wait_until("gauging it", |daemon| {
+        daemon.metric("checkpoint_guard_brake_engaged") == Some(0.0)
+            && daemon.metric("checkpoint_guard_brake_failing") == Some(1.0)
+    });
     assert_eq!(scene.setting.run(&["brake", "engage"]).status.code(), Some(1));
     assert_eq!(daemon.log().matches("restart checkpoint-guard").count(), 1, "{}", daemon.log());
 }
@@ -433,7 +439,11 @@ fn where_no_directory_is_held_nobody_says_that_writers_are_refused() {
     assert!(!is_refused(create(&scene, "free.tar")));
     assert!(daemon.audit().iter().all(|line| line["kind"] != "Brake"));
     assert_eq!(daemon.metric("checkpoint_guard_brake_engaged"), Some(0.0));
+    daemon.wait_until("gauging it", |daemon| daemon.metric("checkpoint_guard_brake_failing") == Some(1.0));
     assert_eq!(daemon.log().matches("writers would be refused, and cannot be").count(), 1);
+    // With room there is nobody to refuse.
+    File::options().write(true).open(scene.mount.path().join("filler")).unwrap().set_len(0).unwrap();
+    daemon.wait_until("content", |daemon| daemon.metric("checkpoint_guard_brake_failing") == Some(0.0));
 }
 
 #[test]

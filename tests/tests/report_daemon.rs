@@ -19,7 +19,7 @@ use tests::loopfs::{Filesystem, LoopMount};
 use tests::storm::{Method, Options, Storm, Totals, Until};
 
 /// Families that stay at zero under a storm on a healthy disk, and the test program that moves each and looks at it.
-const QUIET: [(&str, &str); 31] = [
+const QUIET: [(&str, &str); 32] = [
     ("checkpoint_guard_staging_bytes", "daemon_staging"),
     ("checkpoint_guard_announced_bytes", "daemon_staging"),
     ("checkpoint_guard_cluster_current", "cluster_edge"),
@@ -37,6 +37,7 @@ const QUIET: [(&str, &str); 31] = [
     ("checkpoint_guard_unreclaimable_bytes", "daemon_pressure"),
     ("checkpoint_guard_unreclaimable_inodes", "daemon_pressure"),
     ("checkpoint_guard_brake_engaged", "brake_fanotify"),
+    ("checkpoint_guard_brake_failing", "brake_fanotify"),
     ("checkpoint_guard_brake_refused_calls_total", "brake_fanotify"),
     ("checkpoint_guard_brake_refused_bytes_total", "brake_fanotify"),
     ("checkpoint_guard_exposed_checkpoints", "view_doctor"),

@@ -62,6 +62,23 @@ fn says_what_it_does_not_see(filesystem: Filesystem, row: &Row, coverage: Covera
     }
 }
 
+/// The rows as a file has them, where what was found does not contradict `record`: how many pages one fault on a mapping makes
+/// writable is the kernel's to choose (large folios), so that what was once counted inexactly may look exact.
+fn as_recorded(rows: &[Row], record: &str) -> String {
+    let mmap = TRIALS.iter().position(|(name, _)| *name == "mmap").expect("it is a trial");
+    let recorded: Vec<Row> = record.lines().filter_map(Row::parse).collect();
+    let row = |row: &Row| {
+        let mut row = row.clone();
+        let same = |it: &&Row| (&it.backend, &it.filesystem) == (&row.backend, &row.filesystem);
+        let before = recorded.iter().find(same).map(|it| it.seen[mmap]);
+        if (before, row.seen[mmap]) == (Some(Seen::Inexactly), Seen::Exactly) {
+            row.seen[mmap] = Seen::Inexactly;
+        }
+        format!("{row}\n")
+    };
+    rows.iter().map(row).collect()
+}
+
 #[test]
 fn the_table_of_coverage_is_true_of_this_kernel() {
     let release = nix::sys::utsname::uname().unwrap().release().to_string_lossy().into_owned();
@@ -81,7 +98,9 @@ fn the_table_of_coverage_is_true_of_this_kernel() {
         assert_eq!(row.seen[0].as_str(), "exact", "{row}");
     }
     match std::fs::read_to_string(&file) {
-        Ok(expect) => assert_eq!(text, expect, "columns: {:?}", TRIALS.map(|(name, _)| name)),
+        Ok(expect) => {
+            assert_eq!(as_recorded(&rows, &expect), expect, "columns: {:?}", TRIALS.map(|(name, _)| name))
+        }
         Err(error) => println!(
             "SKIPPED comparing: nobody has looked at kernel {release} yet ({}: {error}); UPDATE_DOCS=1, or \
              `cargo xtask vm-test --bless`, records what was found",

@@ -102,8 +102,10 @@ pub(super) struct FilesystemBrake {
     keys: Vec<(usize, Key)>,
     /// Why a directory is not held.
     unheld: Option<String>,
-    /// Whether writers were refused when somebody looked last.
-    was_refusing: bool,
+    /// Whether writers were refused when somebody looked last, and whether they should have been and were not.
+    was: (bool, bool),
+    /// It is time to refuse writers, and no directory is held.
+    is_wanted_in_vain: bool,
     /// That nobody is refused though it is time, because no directory is held.
     has_said_unheld: bool,
     stance: Stance,
@@ -420,6 +422,13 @@ pub(super) fn is_refusing(fs: &Filesystem) -> bool {
     fs.brake.is_engaged() && fs.brake.keys.iter().any(|(_, key)| braking.backend.is_refusing(*key))
 }
 
+/// Whether writers should be refused just now, and are not, in one of the directories at least.
+pub(super) fn is_failing(fs: &Filesystem) -> bool {
+    let Some(braking) = &fs.shared.braking else { return false };
+    let passes = |(_, key): &(usize, Key)| !braking.backend.is_refusing(*key);
+    fs.brake.is_wanted_in_vain || fs.brake.is_engaged() && fs.brake.keys.iter().any(passes)
+}
+
 /// Waits, for a while at most, until what was said last is in force everywhere.
 fn wait_until_in_force(fs: &Filesystem, braking: &Braking) {
     let until = Monotonic(monotonic().0 + IN_FORCE_MAX);
@@ -440,9 +449,11 @@ pub(super) fn follow(fs: &mut Filesystem, seen: &Observation) {
     let now = monotonic();
     let is_off = fs.config.brake == BrakeMode::Off || fs.shared.dry_run;
     let sight = Sight { seen, policy: &fs.thresholds, reclaim: fs.relief.reclaim() };
+    fs.brake.is_wanted_in_vain = false;
     let change = match fs.brake.decision.clone().observe(&sight, now) {
         _ if is_off => fs.brake.decision.switch_off(),
         Some(Change::Engage(cause)) if fs.brake.keys.is_empty() => {
+            fs.brake.is_wanted_in_vain = true;
             if !std::mem::replace(&mut fs.brake.has_said_unheld, true) {
                 let (filesystem, problem) = (fs.label.as_str(), why_unheld(fs));
                 tracing::error!(filesystem, reason = %cause, problem, "writers would be refused, and cannot be");
@@ -452,8 +463,8 @@ pub(super) fn follow(fs: &mut Filesystem, seen: &Observation) {
         _ => fs.brake.decision.observe(&sight, now),
     };
     apply(fs, &braking, seen, is_off);
-    let is_refusing = is_refusing(fs);
-    if std::mem::replace(&mut fs.brake.was_refusing, is_refusing) != is_refusing {
+    let is = (is_refusing(fs), is_failing(fs));
+    if std::mem::replace(&mut fs.brake.was, is) != is {
         fs.due_publish();
     }
     if let Some(change) = change {

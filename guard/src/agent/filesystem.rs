@@ -391,7 +391,7 @@ impl Filesystem {
     /// Brings the gauges up to date.
     fn publish(&mut self, seen: &Observation) {
         let unencrypted = self.unencrypted();
-        let is_refusing = braking::is_refusing(self);
+        let (is_refusing, is_failing) = (braking::is_refusing(self), braking::is_failing(self));
         let metrics = self.shared.metrics.filesystem(&self.label);
         if let Some(watched) = &mut self.watched {
             metrics.written(watched.newly_written());
@@ -413,6 +413,7 @@ impl Filesystem {
             }),
             unreclaimable: self.relief.unreclaimable(),
             brake: is_refusing,
+            brake_failing: is_failing,
         });
         metrics.unencrypted(unencrypted);
         // On an idle node this would be most of what the guard does.

@@ -33,6 +33,8 @@ pub struct FilesystemState<'a> {
     pub unreclaimable: Need,
     /// Whether writers are being refused.
     pub brake: bool,
+    /// Writers should be refused, and are not.
+    pub brake_failing: bool,
 }
 
 /// The families of all filesystems.
@@ -53,6 +55,7 @@ pub(super) struct FilesystemFamilies {
     unreclaimable_bytes: GaugeVec,
     unreclaimable_inodes: GaugeVec,
     brake: GaugeVec,
+    brake_failing: GaugeVec,
     refused_calls: IntCounterVec,
     refused_bytes: IntCounterVec,
     unencrypted: GaugeVec,
@@ -138,6 +141,12 @@ impl FilesystemFamilies {
                 &[FILESYSTEM],
                 "1 while writers into the checkpoint directories get ENOSPC; new checkpoints fail.",
             ),
+            brake_failing: families.gauge_by(
+                "checkpoint_guard_brake_failing",
+                &[FILESYSTEM],
+                "1 while writers should be refused and are not, in one of the directories at least; the last column of \
+                 checkpoint-guard brake status says why.",
+            ),
             refused_calls: families.counter_by(
                 "checkpoint_guard_brake_refused_calls_total",
                 &[FILESYSTEM, WRITER],
@@ -174,6 +183,7 @@ impl FilesystemFamilies {
         set(&self.unreclaimable_bytes, state.unreclaimable.bytes.0 as f64);
         set(&self.unreclaimable_inodes, state.unreclaimable.inodes as f64);
         set(&self.brake, f64::from(u8::from(state.brake)));
+        set(&self.brake_failing, f64::from(u8::from(state.brake_failing)));
         let inodes = state.observation.inodes;
         set_or_remove(&self.inodes, &[name], inodes.map(|inodes| inodes.total as f64));
         set_or_remove(&self.inodes_free, &[name], inodes.map(|inodes| inodes.free as f64));
@@ -234,6 +244,7 @@ impl FilesystemFamilies {
             &self.unreclaimable_bytes,
             &self.unreclaimable_inodes,
             &self.brake,
+            &self.brake_failing,
             &self.unencrypted,
         ];
         one_each.into_iter().for_each(|family| set_or_remove(family, &[name], None));

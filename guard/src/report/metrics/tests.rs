@@ -44,6 +44,7 @@ fn state<'a>(observation: &'a Observation, policy: &'a PressurePolicy, level: Le
         time_to: [Some(Duration::from_secs(90)), None, None],
         unreclaimable: Need { bytes: Bytes::mib(7), inodes: 3 },
         brake: true,
+        brake_failing: true,
     }
 }
 
@@ -238,6 +239,7 @@ fn case_41_gauges_are_back_as_soon_as_pressure_and_checkpoints_are_gone() {
     let calm = FilesystemState {
         unreclaimable: Need::default(),
         brake: false,
+        brake_failing: false,
         ..state(&observation, &policy, Level::Normal)
     };
     metrics.filesystem(&label).set(&calm);
@@ -247,6 +249,7 @@ fn case_41_gauges_are_back_as_soon_as_pressure_and_checkpoints_are_gone() {
     check(&metrics, &format!("checkpoint_guard_level{{{FS},level=\"normal\"}}"), Some(1.0));
     check(&metrics, &format!("checkpoint_guard_unreclaimable_bytes{{{FS}}}"), Some(0.0));
     check(&metrics, &format!("checkpoint_guard_brake_engaged{{{FS}}}"), Some(0.0));
+    check(&metrics, &format!("checkpoint_guard_brake_failing{{{FS}}}"), Some(0.0));
     check(&metrics, "checkpoint_guard_checkpoints{namespace=\"team\"}", None);
     check(&metrics, "checkpoint_guard_checkpoints_by_state{state=\"pinned\"}", Some(0.0));
 }
