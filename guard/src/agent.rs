@@ -141,7 +141,7 @@ pub fn run(
     memory::bound();
     let agent = Agent::new(options, config, sandbox, metrics, link, listener)?;
     // Loading the probe took 10 MiB for reading BTF.
-    memory::give_back();
+    memory::give_back(memory::Keep::Code);
     let result = runtime.block_on(agent.run());
     // A blocked name look-up or accept must not hold up the end.
     runtime.shutdown_timeout(Duration::from_millis(100));

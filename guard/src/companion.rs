@@ -50,7 +50,7 @@ pub fn start(
             drop(ours);
             if ends_with(guard, name) {
                 confine();
-                memory::give_back();
+                memory::give_back(memory::Keep::Nothing);
                 body(its, guard);
             }
             std::process::exit(0)

@@ -26,31 +26,42 @@ pub(crate) fn bound() {
     }
 }
 
-/// Gives back to the kernel what was freed, and what was read of the program to get here: some milliseconds for 10 MiB, so
-/// not while anything waits.
-pub(crate) fn give_back() {
+/// What of the program stays mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keep {
+    /// Its code. What is not mapped is the first thing that the kernel takes from its cache when checkpoints stream through it,
+    /// and to delete one at a time when the disk is busy must not begin with reading the code for it from that disk.
+    Code,
+    /// Nothing: this process is in no hurry.
+    Nothing,
+}
+
+/// Gives back to the kernel what was freed, and what was read of the program to get here, but for `keep`: some milliseconds for
+/// 10 MiB, so not while anything waits.
+pub(crate) fn give_back(keep: Keep) {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes a number, and locks each arena while it works on it.
     unsafe {
         nix::libc::malloc_trim(0)
     };
-    if let Err(error) = let_go_of_program() {
+    if let Err(error) = let_go_of_program(keep) {
         tracing::debug!(%error, "all of the program that was ever used stays mapped");
     }
 }
 
 /// Unmaps the pages of the program. Two thirds of it are mapped after the start, for the kernel maps 64 KiB around whatever
-/// is run or read; a third of that is ever used again. It stays in the page cache, where the kernel may take what nobody uses,
-/// and is mapped again where it is used: some microseconds for 64 KiB.
+/// is run or read; a third of that is ever used again. It stays in the page cache, and is mapped again where it is used: some
+/// microseconds for 64 KiB.
 ///
 /// The libraries stay: one may be just being loaded, by a thread that resolves a name.
-fn let_go_of_program() -> ProcResult<()> {
+fn let_go_of_program(keep: Keep) -> ProcResult<()> {
     let mappings = Process::myself()?.smaps()?;
     let here = let_go_of_program as *const () as u64;
     let Some(program) = mappings.iter().find(|it| (it.address.0..it.address.1).contains(&here)) else {
         return Ok(());
     };
-    for mapping in mappings.iter().filter(|it| is_of_the_file_alone(it, program)) {
+    let is_kept = |it: &MemoryMap| keep == Keep::Code && it.perms.contains(MMPermissions::EXECUTE);
+    for mapping in mappings.iter().filter(|it| is_of_the_file_alone(it, program) && !is_kept(it)) {
         let (begin, end) = mapping.address;
         let Some(address) = NonNull::new(std::ptr::with_exposed_provenance_mut::<c_void>(begin as usize))
         else {
@@ -140,7 +151,10 @@ mod tests {
         }
         let (_, before) = code();
         assert!(before > (end - begin) / 10 * 9, "{before} of {} bytes", end - begin);
-        let_go_of_program().unwrap();
+        let_go_of_program(Keep::Code).unwrap();
+        let (_, kept) = code();
+        assert!(kept >= before, "{kept} bytes of {before}");
+        let_go_of_program(Keep::Nothing).unwrap();
         // Beside the other tests, which go on as well.
         let (_, after) = code();
         assert!(after < before, "{after} bytes are still mapped of {before}");

@@ -314,7 +314,7 @@ impl Filesystem {
         if !self.is_tidy && self.pressure.level() == Level::Normal && !self.catalog.has_unread() {
             self.is_tidy = true;
             self.catalog.forget_unused();
-            memory::give_back();
+            memory::give_back(memory::Keep::Code);
         }
     }
 
