@@ -14,7 +14,6 @@ mod braking;
 pub(crate) mod descriptors;
 mod filesystem;
 mod growth;
-mod memory;
 mod naming;
 mod opener;
 pub(crate) mod priority;
@@ -47,6 +46,7 @@ use crate::config::{
     BrakeMode, Config, ConfigFile, DirectoryConfig, KubernetesConfig, Problems, choose_pool,
 };
 use crate::decide::wishes;
+use crate::memory;
 use crate::model::Cluster;
 use crate::report::audit::Event;
 use crate::report::metrics::{FilesystemLabel, Metrics};

@@ -10,6 +10,8 @@ use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::{ForkResult, Pid, fork, getpid, getppid};
 
+use crate::memory;
+
 /// Why there is none.
 #[derive(Debug, thiserror::Error)]
 pub enum CompanionError {
@@ -21,14 +23,15 @@ pub enum CompanionError {
     System(#[from] io::Error),
 }
 
-/// Forks a process that runs `body` and ends. `body` is given one end of a pair of sockets of type `socket`, of which the
-/// other is returned, and the guard's process id.
+/// Forks a process that calls `confine`, runs `body` and ends. `body` is given one end of a pair of sockets of type `socket`,
+/// of which the other is returned, and the guard's process id.
 ///
 /// # Errors
 /// To be called while the calling thread is the only one.
 pub fn start(
     name: &CStr,
     socket: SockType,
+    confine: impl FnOnce(),
     body: impl FnOnce(OwnedFd, Pid),
 ) -> Result<OwnedFd, CompanionError> {
     let threads = std::fs::read_dir("/proc/self/task")?.count();
@@ -46,6 +49,8 @@ pub fn start(
             // So that it sees when the guard's is closed.
             drop(ours);
             if ends_with(guard, name) {
+                confine();
+                memory::give_back();
                 body(its, guard);
             }
             std::process::exit(0)

@@ -16,3 +16,5 @@ pub mod report;
 pub mod sandbox;
 pub mod simulate;
 pub mod trust;
+
+mod memory;

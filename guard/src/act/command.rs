@@ -89,8 +89,7 @@ pub fn start(program: PathBuf, arguments: Vec<String>, confine: impl FnOnce()) -
     if RUNNER.get().is_some() {
         return Ok(());
     }
-    let socket = companion::start(c"before-deletion", SockType::SeqPacket, |its, _| {
-        confine();
+    let socket = companion::start(c"before-deletion", SockType::SeqPacket, confine, |its, _| {
         runner::serve(&its, &program, &arguments);
     })?;
     let _ = RUNNER.set(Mutex::new(Runner { socket, owes_report: false }));

@@ -55,8 +55,7 @@ pub fn start(confine: impl FnOnce()) -> Result<(), CompanionError> {
     if FINDER.get().is_some() {
         return Ok(());
     }
-    let ours = companion::start(c"who-has-it-open", SockType::Stream, |its, guard| {
-        confine();
+    let ours = companion::start(c"who-has-it-open", SockType::Stream, confine, |its, guard| {
         serve(UnixStream::from(its), guard.as_raw());
     })?;
     let ours = UnixStream::from(ours);

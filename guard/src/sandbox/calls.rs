@@ -281,7 +281,7 @@ pub const CALLS: &[Call] = &[
     call!(SYS_mprotect, GUARD, NOT_EXECUTABLE, "stacks of threads"),
     call!(SYS_munmap, BOTH, "memory"),
     call!(SYS_mremap, BOTH, "memory that grows", rare),
-    call!(SYS_madvise, BOTH, "memory of threads that ended"),
+    call!(SYS_madvise, BOTH, "memory given back: what was freed, and what of the program is no longer used"),
     call!(SYS_brk, BOTH, "memory", rare),
     call!(SYS_membarrier, GUARD, "allocators and runtimes, where they ask for it", rare),
     call!(SYS_getrandom, BOTH, "hash tables that cannot be made to collide", rare),

@@ -51,8 +51,7 @@ pub fn start(program: &Path, confine: impl FnOnce()) -> Result<(), CompanionErro
     if STARTER.get().is_some() {
         return Ok(());
     }
-    let ours = companion::start(c"brake-starter", SockType::SeqPacket, |its, guard| {
-        confine();
+    let ours = companion::start(c"brake-starter", SockType::SeqPacket, confine, |its, guard| {
         serve(&its, program, guard.as_raw());
     })?;
     let _ = STARTER.set(Mutex::new(ours));
