@@ -24,6 +24,8 @@ pub struct Forged {
     pub name: Option<String>,
     /// Bytes of memory pages.
     pub pages: Vec<u8>,
+    /// So many empty images come first: processes, threads.
+    pub images: u32,
 }
 
 impl Forged {
@@ -41,6 +43,7 @@ impl Forged {
             labels: None,
             name: None,
             pages: vec![0x5a; 64 << 10],
+            images: 0,
         }
     }
 
@@ -67,6 +70,9 @@ impl Forged {
         let engine_name = format!("{container}_{pod}_{namespace}_19799841-684a-43df-95e8-50ad687b8d68_0");
         let config = json!({"name": engine_name, "checkpointedTime": self.at.to_string()});
         let mut tar = Vec::new();
+        for number in 0..self.images {
+            entry(&mut tar, &format!("checkpoint/core-{number}.img"), EntryType::Regular, &[]);
+        }
         entry(&mut tar, "checkpoint/pages-1.img", EntryType::Regular, &self.pages);
         entry(&mut tar, "config.dump", EntryType::Regular, config.to_string().as_bytes());
         let spec = json!({"annotations": self.annotations});

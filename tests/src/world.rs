@@ -1,7 +1,10 @@
-//! [`World`]: a checkpoint directory, everybody who uses it, and what must be true of it whatever the guard does.
+//! [`World`]: a directory of archives and one of pod checkpoints, everybody who uses them, and what must be true of them whatever
+//! the guard does.
 //!
 //! It knows each file by its inode and holds an `O_PATH` descriptor of it, so whether one was deleted is seen from outside,
 //! without asking the guard. Time is simulated; the filesystem is a real tmpfs.
+
+mod pods;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -17,6 +20,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::futimens;
 use nix::sys::time::TimeSpec;
 
+pub use self::pods::Pod;
 use crate::archives::Archive;
 use crate::scene::available_at;
 
@@ -25,7 +29,7 @@ use crate::scene::available_at;
 pub struct Whose {
     /// Its namespace.
     pub namespace: &'static str,
-    /// Its container.
+    /// Its container; empty: the whole pod.
     pub container: &'static str,
 }
 
@@ -57,6 +61,8 @@ pub struct Entry {
     pub reader: Option<File>,
     /// Somebody writes it.
     pub writer: Option<File>,
+    /// It is a pod checkpoint, with this in it.
+    pub pod: Option<Pod>,
     /// Another name of it, outside.
     pub link: Option<PathBuf>,
     /// What its writer writes.
@@ -68,11 +74,6 @@ impl Entry {
     /// Whether any name of it is left.
     pub fn is_there(&self) -> bool {
         self.witness.metadata().is_ok_and(|metadata| metadata.nlink() > 0)
-    }
-
-    /// What deleting it frees.
-    pub fn allocated(&self) -> Bytes {
-        Bytes(self.witness.metadata().map_or(0, |metadata| metadata.blocks() * 512))
     }
 
     /// Whether somebody has it open.
@@ -102,10 +103,13 @@ impl World {
     pub fn new(root: &Path) -> World {
         clear(root);
         fs::create_dir_all(root.join("checkpoints")).expect("an empty filesystem has room");
+        fs::create_dir_all(root.join("pods")).expect("an empty filesystem has room");
         fs::create_dir_all(root.join("outside")).expect("an empty filesystem has room");
         World {
             root: root.to_owned(),
-            wall: "2026-06-01T12:00:00Z".parse().expect("a time"),
+            // Before the true time, however far it gets: nobody can set when an inode was changed (ctime), and what was is
+            // not taken for old.
+            wall: "2020-06-01T12:00:00Z".parse().expect("a time"),
             monotonic: Monotonic(Duration::from_secs(1_000_000)),
             statfs: None,
             entries: Vec::new(),
@@ -121,7 +125,26 @@ impl World {
 
     /// Device and inode of the directory that the path leads to now.
     pub fn home(&self) -> Option<FileId> {
-        fs::symlink_metadata(self.path()).ok().map(|it| FileId { dev: it.dev(), ino: it.ino() })
+        id_of(&self.path())
+    }
+
+    /// The directory that it was put into, by its path.
+    fn folder(&self, entry: &Entry) -> PathBuf {
+        if entry.pod.is_some() { self.pods() } else { self.path() }
+    }
+
+    /// Device and inode of what that path leads to now.
+    fn home_of(&self, entry: &Entry) -> Option<FileId> {
+        id_of(&self.folder(entry))
+    }
+
+    /// What deleting one frees: bytes and inodes.
+    pub fn holds(&self, place: usize) -> (Bytes, u64) {
+        let entry = &self.entries[place];
+        if entry.pod.is_some() {
+            return self.pod_holds(entry);
+        }
+        (Bytes(entry.witness.metadata().map_or(0, |metadata| metadata.blocks() * 512)), 1)
     }
 
     fn outside(&mut self, what: &str) -> PathBuf {
@@ -154,7 +177,7 @@ impl World {
         let path = self.path().join(&name);
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path).ok()?;
         let is_written = write_half(&archive, &file);
-        self.adopt(name, Some(whose), created, Some(file));
+        self.adopt(&self.path(), name, Some(whose), created, Some(file));
         let place = self.entries.len() - 1;
         self.entries[place].archive = Some(archive);
         if !is_written {
@@ -165,6 +188,9 @@ impl World {
 
     /// Whoever writes it finishes it; when there is no room, the first half stays.
     pub fn finish(&mut self, place: usize) {
+        if self.entries[place].pod.is_some() {
+            return self.finish_pod(place);
+        }
         let entry = &mut self.entries[place];
         let (Some(file), Some(archive)) = (entry.writer.take(), entry.archive.take()) else { return };
         let is_whole = archive.write_sparse(&file).is_ok()
@@ -207,33 +233,40 @@ impl World {
             _ => fs::create_dir(&path),
         };
         if made.is_ok() {
-            self.adopt(name, None, self.wall, None);
+            self.adopt(&self.path(), name, None, self.wall, None);
         }
     }
 
-    fn adopt(&mut self, name: String, whose: Option<Whose>, created: Timestamp, writer: Option<File>) {
-        let Some(home) = self.home() else { return };
-        let path = self.path().join(&name);
+    fn adopt(
+        &mut self,
+        folder: &Path,
+        name: String,
+        whose: Option<Whose>,
+        created: Timestamp,
+        writer: Option<File>,
+    ) {
+        let Some(home) = id_of(folder) else { return };
+        let path = folder.join(&name);
         let flags = nix::libc::O_PATH | nix::libc::O_NOFOLLOW;
         let witness = File::options().read(true).custom_flags(flags).open(path).expect("it was just made");
         let metadata = witness.metadata().expect("it is open");
         let file = FileId { dev: metadata.dev(), ino: metadata.ino() };
-        let (complete, reader, link, archive) = (false, None, None, None);
+        let (complete, reader, pod, link, archive) = (false, None, None, None, None);
         let entry =
-            Entry { name, file, home, whose, created, complete, reader, writer, link, archive, witness };
+            Entry { name, file, home, whose, created, complete, reader, writer, pod, link, archive, witness };
         self.entries.push(entry);
     }
 
-    /// The places of those that lie in the directory now under their names.
+    /// The places of those that lie in the directories now under their names.
     pub fn present(&self) -> Vec<usize> {
-        let home = self.home();
-        let path = self.path();
-        let is_present = |entry: &Entry| {
-            Some(entry.home) == home
-                && fs::symlink_metadata(path.join(&entry.name))
-                    .is_ok_and(|it| it.ino() == entry.file.ino && it.dev() == entry.file.dev)
-        };
-        (0..self.entries.len()).filter(|&place| is_present(&self.entries[place])).collect()
+        (0..self.entries.len()).filter(|&place| self.is_present(place)).collect()
+    }
+
+    /// Whether it lies there under its name.
+    pub fn is_present(&self, place: usize) -> bool {
+        let entry = &self.entries[place];
+        Some(entry.home) == self.home_of(entry)
+            && id_of(&self.folder(entry).join(&entry.name)) == Some(entry.file)
     }
 
     /// One of those present, by a number that may be anything.
@@ -242,17 +275,17 @@ impl World {
         (!present.is_empty()).then(|| present[number % present.len()])
     }
 
-    /// One of those that lie in the directory, under their names or out of sight, by a number that may be anything.
+    /// One of those that lie in the directories, under their names or out of sight, by a number that may be anything.
     pub fn pick_hidden_too(&self, number: usize) -> Option<usize> {
-        let home = self.home();
-        let all: Vec<usize> = (0..self.entries.len())
-            .filter(|&place| Some(self.entries[place].home) == home && self.entries[place].is_there())
-            .collect();
+        let is_here = |entry: &Entry| Some(entry.home) == self.home_of(entry) && entry.is_there();
+        let all: Vec<usize> =
+            (0..self.entries.len()).filter(|&place| is_here(&self.entries[place])).collect();
         (!all.is_empty()).then(|| all[number % all.len()])
     }
 
     fn marker(&self, place: usize) -> PathBuf {
-        self.path().join(format!("{}.keep", self.entries[place].name))
+        let entry = &self.entries[place];
+        self.folder(entry).join(format!("{}.keep", entry.name))
     }
 
     /// Whether a marker lies beside it.
@@ -273,9 +306,11 @@ impl World {
     /// Somebody opens it for reading, or closes it.
     pub fn toggle_reader(&mut self, place: usize) {
         let path = self.path().join(&self.entries[place].name);
+        let in_pod = self.open_in_pod(place);
         let entry = &mut self.entries[place];
         entry.reader = match entry.reader.take() {
             Some(_) => None,
+            None if entry.pod.is_some() => in_pod,
             None if entry.whose.is_some() => File::open(path).ok(),
             None => None,
         };
@@ -285,7 +320,10 @@ impl World {
     pub fn toggle_link(&mut self, place: usize) {
         match self.entries[place].link.take() {
             Some(link) => remove(&link),
-            None if self.covers == 0 && self.entries[place].whose.is_some() => {
+            None if self.covers == 0
+                && self.entries[place].whose.is_some()
+                && self.entries[place].pod.is_none() =>
+            {
                 let link = self.outside("link");
                 let path = self.path().join(&self.entries[place].name);
                 self.entries[place].link = fs::hard_link(path, &link).is_ok().then_some(link);
@@ -295,7 +333,10 @@ impl World {
     }
 
     /// Somebody writes more to it, by its name.
-    pub fn append(&mut self, place: usize) {
+    pub fn append(&mut self, place: usize, number: usize) {
+        if self.entries[place].pod.is_some() {
+            return self.append_pod(place, number);
+        }
         let path = self.path().join(&self.entries[place].name);
         if self.entries[place].whose.is_none() || self.entries[place].writer.is_some() {
             return;
@@ -308,13 +349,18 @@ impl World {
 
     /// Somebody else deletes it.
     pub fn delete(&mut self, place: usize) {
-        remove(&self.path().join(&self.entries[place].name));
+        let entry = &self.entries[place];
+        let path = self.folder(entry).join(&entry.name);
+        if entry.pod.is_some() {
+            clear(&path);
+        }
+        remove(&path);
         self.forget(place);
     }
 
     /// Somebody puts another file in its place, of the same name.
     pub fn replace(&mut self, place: usize) {
-        if self.entries[place].whose.is_none() || self.covers > 0 {
+        if self.entries[place].whose.is_none() || self.entries[place].pod.is_some() || self.covers > 0 {
             return;
         }
         let fresh = self.outside("fresh");
@@ -328,7 +374,7 @@ impl World {
         let path = self.path().join(&self.entries[place].name);
         fs::rename(fresh, path).expect("on one filesystem");
         let Entry { name, whose, created, .. } = self.forget(place);
-        self.adopt(name, whose, created, None);
+        self.adopt(&self.path(), name, whose, created, None);
     }
 
     fn forget(&mut self, place: usize) -> Entry {
@@ -400,18 +446,21 @@ impl World {
             Some(whose) if whose.namespace == "forensics" => Some("protected"),
             Some(_) if entry.is_open() => Some("open"),
             Some(_) if entry.link.is_some() => Some("linked"),
-            Some(_) if Some(entry.home) != self.home() => Some("not in the directory"),
+            Some(_) if Some(entry.home) != self.home_of(entry) => Some("not in the directory"),
+            Some(_) if entry.pod.as_ref().is_some_and(|pod| self.is_fresh(pod)) => Some("being written"),
+            // A pod checkpoint on its way out may be half empty: it is no more.
+            Some(_) if entry.pod.is_some() && !self.is_present(place) => None,
             Some(_) if self.is_pinned(place) => Some("pinned"),
             Some(_) => None,
         }
     }
 
-    /// Those which `keep-last` surely keeps: fewer than `keep` whole ones of the same container are as new or newer.
+    /// Those archives which `keep-last` surely keeps: fewer than `keep` whole ones of the same container are as new or newer.
     pub fn last_ones(&self, keep: usize) -> Vec<usize> {
         let present = self.present();
         let restorable = |place: &usize| {
             let entry = &self.entries[*place];
-            entry.whose.is_some() && entry.complete && entry.writer.is_none()
+            entry.whose.is_some() && entry.complete && entry.writer.is_none() && entry.pod.is_none()
         };
         let owner = |place: usize| {
             let entry = &self.entries[place];
@@ -460,6 +509,10 @@ fn write_half(archive: &Archive, file: &File) -> bool {
 
 /// States that no event tells and no second look at an unchanged file finds out.
 pub const UNTOLD: States = States::IN_USE.union(States::REFUSED);
+
+fn id_of(path: &Path) -> Option<FileId> {
+    fs::symlink_metadata(path).ok().map(|it| FileId { dev: it.dev(), ino: it.ino() })
+}
 
 #[expect(clippy::disallowed_methods, reason = "somebody else deletes: that is what is played here")]
 fn remove(path: &Path) {

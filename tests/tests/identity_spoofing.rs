@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use guard::config::ConfigFile;
-use guard::decide::{Request, plan, retention};
-use guard::model::{Bytes, Inventory, Level, Need, Plan, Policy, Trigger};
+use guard::decide::{Request, plan, protection, retention};
+use guard::model::{Bytes, Checkpoint, Inventory, Level, Need, Plan, Policy, Trigger};
 use guard::observe::archive::{Limits, read};
 use guard::observe::catalog::{Catalog, Holds, Reading};
 use jiff::{SignedDuration, Timestamp};
@@ -183,6 +183,35 @@ fn memory_that_looks_like_an_archive_gains_nothing() {
     check("a tar in the memory pages", &|forged, _| Forged { pages: inner.clone(), ..forged });
     let end = [vec![0; 2048], inner.clone()].concat();
     check("an end marker in the memory pages", &|forged, _| Forged { pages: end.clone(), ..forged });
+}
+
+/// What docs/SECURITY.md says of an owner with so many processes that the guard does not get to what says whose they are.
+#[test]
+fn more_images_than_are_read_leave_the_name_with_all_its_readings_and_no_more() {
+    let flooded = |images| {
+        inventory(&|forged, _| Forged {
+            owner: ["kube", "web", "system-attack"].map(str::to_owned),
+            annotations: labels("forensics", "evidence", "disk"),
+            images,
+            ..forged
+        })
+    };
+    let told = |inventory: &Inventory| -> BTreeSet<(&str, u8)> {
+        let his = inventory.checkpoints.iter().filter(|it| it.name.to_string_lossy().contains("attack"));
+        let protection = |it: &Checkpoint| {
+            protection::of_readings(&policy().protection, it.identity.readings()).protection
+        };
+        his.map(|it| (it.identity.certainty.as_str(), protection(it).get())).collect()
+    };
+    let known = flooded(Limits::DEFAULT.headers - 5);
+    let unknown = flooded(Limits::DEFAULT.headers);
+    assert_eq!(told(&known), [("exact", policy().protection.default.get())].into());
+    // Of the best protected namespace that the name may mean, and not of one that he chooses freely.
+    assert_eq!(told(&unknown), [("name-only", 90)].into());
+    // Retention takes nothing from anybody for it.
+    let (now, policy) = (hour(1000), policy());
+    let condemned = |inventory: &Inventory| outcome(inventory, &retention(inventory, &policy, now)).0;
+    assert_eq!(condemned(&unknown), condemned(&known));
 }
 
 /// Whoever can rename in the directory is root already, and could pin or delete. Still, a lie in a name costs nobody his

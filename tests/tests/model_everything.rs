@@ -11,7 +11,6 @@ mod guarding;
 #[path = "model_everything/happenings.rs"]
 mod happenings;
 
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -20,7 +19,7 @@ use guard::act::checkpoint_dir::CheckpointDir;
 use guard::act::journal::{Intent, Journal};
 use guard::config::Config;
 use guard::decide::{self, Pressure, Request};
-use guard::model::{Bytes, Checkpoint, Level, Need, Observation, States, Trigger};
+use guard::model::{Bytes, Checkpoint, Kind, Level, Need, Observation, States, Trigger, Victim};
 use guard::observe::catalog::Catalog;
 use guard::observe::filesystem::observe;
 use guard::report::audit::verify;
@@ -59,11 +58,16 @@ struct Came {
     refused: u64,
     blind: u64,
     spared: u64,
+    /// Pod checkpoints among the deleted.
+    pods: u64,
+    /// Pod checkpoints that a crash left half empty.
+    halves: u64,
 }
 
 impl Came {
-    fn note(&mut self, turn: &Turn, before: &Before, gone: usize) {
+    fn note(&mut self, turn: &Turn, before: &Before, (gone, pods): (usize, usize)) {
         self.deleted += gone as u64;
+        self.pods += pods as u64;
         self.reclaims += u64::from(turn.worst.is_some());
         self.hopeless += u64::from(turn.hopeless);
         self.retained += u64::from(turn.retained);
@@ -84,6 +88,8 @@ impl Came {
         self.refused += more.refused;
         self.blind += more.blind;
         self.spared += more.spared;
+        self.pods += more.pods;
+        self.halves += more.halves;
     }
 
     fn least(&self) -> u64 {
@@ -96,6 +102,8 @@ impl Came {
             self.refused,
             self.blind,
             self.spared,
+            self.pods,
+            self.halves,
         ];
         all.into_iter().min().unwrap_or_default()
     }
@@ -112,6 +120,8 @@ struct Model {
     scan_due: bool,
     /// So many turns go by until the guard is started again.
     down: u32,
+    /// A start has left something that a crash had left: nobody knows its name any more.
+    unfinished: bool,
 }
 
 impl Model {
@@ -129,6 +139,7 @@ impl Model {
             turns: 0,
             scan_due: false,
             down: 0,
+            unfinished: false,
         }
     }
 
@@ -147,6 +158,10 @@ impl Model {
         match op {
             Op::Arrive { owner, pages } => world.arrive(*owner, *pages),
             Op::Begin { owner, pages } => _ = world.begin(*owner, *pages),
+            Op::ArrivePod { owner, pages } => {
+                world.begin_pod(*owner, *pages).into_iter().for_each(|place| world.finish(place));
+            }
+            Op::BeginPod { owner, pages } => _ = world.begin_pod(*owner, *pages),
             Op::Finish(number) => picked(world, number).into_iter().for_each(|place| world.finish(place)),
             Op::Abandon(number) => picked(world, number).into_iter().for_each(|place| world.abandon(place)),
             Op::Foreign(kind) => world.put_foreign(*kind),
@@ -158,9 +173,12 @@ impl Model {
             Op::Link(number) => picked(world, number).into_iter().for_each(|place| world.toggle_link(place)),
             Op::Append(number) => {
                 if let Some(place) = picked(world, number) {
-                    world.append(place);
+                    world.append(place, *number);
+                    let is_archive = world.entries[place].pod.is_none();
                     self.guard
-                        .iter_mut()
+                        .as_mut()
+                        .filter(|_| is_archive)
+                        .into_iter()
                         .for_each(|guard| guard.rewritten.push(world.entries[place].name.clone().into()));
                 }
             }
@@ -189,14 +207,25 @@ impl Model {
     /// The guard dies in the middle of deleting what it would have deleted next; nothing of its memory is left.
     fn crash(&mut self, at: Crash) {
         if let Some(guard) = &mut self.guard
-            && guard.dir.is_still_at(&self.world.path())
+            && guard.dirs[0].is_still_at(&self.world.path())
         {
-            guard.catch_up(false);
-            let request = Request { need: Need { bytes: Bytes(1), inodes: 0 }, trigger: Trigger::Manual };
+            guard.catch_up(false, &self.world);
+            // Some pod checkpoint among all that may go when it is critical, else what goes first.
+            let (bytes, trigger) = match at {
+                Crash::HalfEmpty => (SIZE, Trigger::Pressure(Level::Critical)),
+                _ => (Bytes(1), Trigger::Manual),
+            };
+            let request = Request { need: Need { bytes, inodes: 0 }, trigger };
             let plan =
                 decide::plan(guard.catalog.inventory(), &request, &self.config.policy, self.world.wall);
-            if let Some(victim) = plan.victims.first() {
-                let inventory = guard.catalog.inventory();
+            let inventory = guard.catalog.inventory();
+            let is_pod =
+                |victim: &&Victim| inventory.checkpoints[victim.index as usize].kind == Kind::PodCheckpoint;
+            let next = match at {
+                Crash::HalfEmpty => plan.victims.iter().find(is_pod),
+                _ => plan.victims.first(),
+            };
+            if let Some(victim) = next {
                 let checkpoint = &inventory.checkpoints[victim.index as usize];
                 // What the executor looks at before it takes a name away.
                 let place = self
@@ -216,7 +245,8 @@ impl Model {
                     };
                     let id = self.log.intent(&intent);
                     if !matches!(at, Crash::Announced) {
-                        leave_aside(&self.world.path(), checkpoint, id, matches!(at, Crash::WithTwin));
+                        leave_aside(&self.world, checkpoint, id, at);
+                        self.came.halves += u64::from(matches!(at, Crash::HalfEmpty));
                     }
                 }
             }
@@ -229,7 +259,7 @@ impl Model {
     fn turn(&mut self) -> Turn {
         let mut turn = Turn::default();
         self.turns += 1;
-        if self.guard.as_ref().is_some_and(|guard| !guard.dir.is_still_at(&self.world.path())) {
+        if self.guard.as_ref().is_some_and(|guard| !guard.dirs[0].is_still_at(&self.world.path())) {
             self.guard = None;
         }
         if self.guard.is_none() {
@@ -238,22 +268,27 @@ impl Model {
                 return turn;
             }
             let Ok(dir) = CheckpointDir::open(&self.world.path()) else { return turn };
-            let audit = &self.log.audit;
-            let leftovers = dir.finish_leftovers(&|id| audit.name_of(id)).expect("a healthy directory");
-            turn.leftovers = !leftovers.is_empty();
-            leftovers
-                .iter()
-                .for_each(|leftover| self.log.audit.record_leftover(&self.world.path(), leftover));
-            self.guard = Some(Guard::new(dir, &self.world.path()));
+            let pods = CheckpointDir::open(&self.world.pods()).expect("nobody takes it away");
+            // Each filesystem has a loop of its own, and this one is that of the archives.
+            let pods = Some(pods).filter(|pods| pods.id().dev == dir.id().dev);
+            let dirs: Vec<_> = std::iter::once(dir).chain(pods).collect();
+            for dir in &dirs {
+                let audit = &self.log.audit;
+                let leftovers = dir.finish_leftovers(&|id| audit.name_of(id)).expect("a healthy directory");
+                turn.leftovers |= !leftovers.is_empty();
+                self.unfinished |= leftovers.iter().any(|leftover| leftover.outcome.is_err());
+                leftovers.iter().for_each(|it| self.log.audit.record_leftover(dir.path(), it));
+            }
+            self.guard = Some(Guard::new(dirs, &self.world));
         }
         let guard = self.guard.as_mut().expect("made above");
-        guard.catch_up(std::mem::take(&mut self.scan_due));
         let world = &self.world;
+        guard.catch_up(std::mem::take(&mut self.scan_due), world);
         let look = |dir: &CheckpointDir| match world.statfs {
             Some(errno) => Err(errno),
             None => observe(dir),
         };
-        let Ok(mut seen) = look(&guard.dir) else {
+        let Ok(mut seen) = look(&guard.dirs[0]) else {
             turn.blind = true;
             return turn;
         };
@@ -278,19 +313,19 @@ impl Model {
                 turn.hopeless = true;
                 break;
             }
-            guard.catch_up(false);
+            guard.catch_up(false, world);
         }
         let plan = decide::retention(guard.catalog.inventory(), &self.config.policy, world.wall);
         if !plan.victims.is_empty() {
             turn.retained = true;
             turn.refused += guard.carry_out(&plan, None, &self.config, &mut self.log, world).1;
         }
-        guard.catch_up(false);
+        guard.catch_up(false, world);
         turn
     }
 
-    /// The result is how many were deleted.
-    fn check(&self, before: &Before, turn: &Turn) -> usize {
+    /// The result is how many were deleted, and how many of them were pod checkpoints.
+    fn check(&self, before: &Before, turn: &Turn) -> (usize, usize) {
         let world = &self.world;
         let gone: Vec<usize> =
             (0..world.entries.len()).filter(|place| !world.entries[*place].is_there()).collect();
@@ -310,36 +345,58 @@ impl Model {
                 assert!(!before.last[place], "the last of its container was deleted: {entry:?}");
             }
         }
+        let present = world.present();
         for &place in &before.present {
-            let is_at_its_name = world.present().contains(&place);
+            let is_at_its_name = present.contains(&place);
             assert!(
                 is_at_its_name || gone.contains(&place),
                 "it has lost its name: {:?}",
                 world.entries[place]
             );
         }
+        self.check_pods(&present);
         self.check_enough(before, turn, &gone);
         // Reading everything anew takes longer than everything else.
         if self.turns.is_multiple_of(4) {
             self.check_catalog();
         }
-        gone.len()
+        (gone.len(), gone.iter().filter(|place| world.entries[**place].pod.is_some()).count())
+    }
+
+    /// A pod checkpoint is there whole, or out of sight; and once a guard is there, not even that.
+    fn check_pods(&self, present: &[usize]) {
+        let world = &self.world;
+        let guard = self.guard.as_ref().filter(|guard| guard.dirs.len() > 1);
+        let pods = (0..world.entries.len()).filter(|place| world.entries[*place].pod.is_some());
+        for place in pods.filter(|place| world.entries[*place].is_there()) {
+            let entry = &world.entries[place];
+            if !present.contains(&place) {
+                assert!(guard.is_none() || self.unfinished, "half deleted, and it stays so: {entry:?}");
+                continue;
+            }
+            assert_eq!(world.missing_in_pod(place), [] as [&Path; 0], "half deleted: {entry:?}");
+        }
+        let offered = guard.into_iter().flat_map(|guard| &guard.catalog.inventory().checkpoints);
+        for checkpoint in offered.filter(|it| it.kind == Kind::PodCheckpoint) {
+            let is_it = |place: &usize| world.entries[*place].file == checkpoint.file;
+            assert!(present.iter().any(is_it), "offered, and not there: {checkpoint:?}");
+        }
     }
 
     /// The target is reached or nothing more may go; and nothing went that was not needed.
     fn check_enough(&self, before: &Before, turn: &Turn, gone: &[usize]) {
         let (Some(guard), Some(pressure), false) = (&self.guard, &turn.needed_by, turn.blind) else { return };
         let thresholds = &self.config.policy.pressure;
-        let seen = observe(&guard.dir).expect("a healthy filesystem");
+        let seen = observe(&guard.dirs[0]).expect("a healthy filesystem");
         if !guard.pressure.need(&seen, thresholds).is_met() && !turn.retained {
             assert!(turn.hopeless, "it gave up too early");
             let request = Request {
                 need: guard.pressure.need(&seen, thresholds),
                 trigger: Trigger::Pressure(guard.pressure.need_level(thresholds)),
             };
-            let fresh = fresh_catalog(&self.world.path(), guard.dir.as_fd());
+            let fresh = fresh_catalog(&self.world, &guard.dirs);
             let plan = decide::plan(fresh.inventory(), &request, &self.config.policy, self.world.wall);
-            let missed = |victim: &guard::model::Victim| {
+            let missed = |victim: &Victim| {
                 let checkpoint = &fresh.inventory().checkpoints[victim.index as usize];
                 // What no event tells (a link that was taken away) is found by the next scan, and what was refused is left
                 // alone until then.
@@ -358,8 +415,11 @@ impl Model {
         }
         for &place in gone {
             let without = Observation {
-                available: Bytes(seen.available.0.saturating_sub(before.allocated[place].0)),
-                inodes: seen.inodes.map(|it| guard::model::Inodes { free: it.free.saturating_sub(1), ..it }),
+                available: Bytes(seen.available.0.saturating_sub(before.holds[place].0.0)),
+                inodes: seen.inodes.map(|it| guard::model::Inodes {
+                    free: it.free.saturating_sub(before.holds[place].1),
+                    ..it
+                }),
                 ..seen
             };
             assert!(
@@ -372,15 +432,20 @@ impl Model {
 
     /// What the guard believes is what a fresh look at everything shows, but for what no event tells.
     fn check_catalog(&self) {
-        let Some(guard) = self.guard.as_ref().filter(|guard| guard.dir.is_still_at(&self.world.path()))
+        let Some(guard) = self.guard.as_ref().filter(|guard| guard.dirs[0].is_still_at(&self.world.path()))
         else {
             return;
         };
-        let fresh = fresh_catalog(&self.world.path(), guard.dir.as_fd());
+        let fresh = fresh_catalog(&self.world, &guard.dirs);
         let told = |catalog: &Catalog| {
             let all = catalog.inventory().checkpoints.iter();
             let mut told: Vec<Checkpoint> = all.filter(|it| !self.is_in_flux(it)).cloned().collect();
             told.iter_mut().for_each(|checkpoint| checkpoint.states.remove(UNTOLD));
+            // Of what is written in a pod checkpoint no event tells, and whether it is finished takes time to find out.
+            for pod in told.iter_mut().filter(|it| it.kind == Kind::PodCheckpoint) {
+                pod.states.remove(States::BEING_WRITTEN | States::INCOMPLETE);
+                (pod.len, pod.allocated, pod.inodes, pod.modified) = Default::default();
+            }
             told.sort_by(|a, b| a.name.cmp(&b.name));
             told
         };
@@ -406,7 +471,7 @@ struct Before {
     present: Vec<usize>,
     forbidden: Vec<Option<&'static str>>,
     last: Vec<bool>,
-    allocated: Vec<Bytes>,
+    holds: Vec<(Bytes, u64)>,
 }
 
 impl Before {
@@ -417,7 +482,7 @@ impl Before {
             present: world.present(),
             forbidden: all.clone().map(|place| world.forbids(place)).collect(),
             last: all.clone().map(|place| newest.contains(&place)).collect(),
-            allocated: all.map(|place| world.entries[place].allocated()).collect(),
+            holds: all.map(|place| world.holds(place)).collect(),
         }
     }
 }
@@ -433,7 +498,7 @@ fn run(steps: u64) {
         .and_then(|text| text.parse().ok())
         .unwrap_or_else(fresh_seed);
     println!("CHECKPOINT_GUARD_MODEL_SEED={seed}");
-    let mount = LoopMount::with_options(Filesystem::Tmpfs, SIZE, &[], "nr_inodes=160").expect("a tmpfs");
+    let mount = LoopMount::with_options(Filesystem::Tmpfs, SIZE, &[], "nr_inodes=200").expect("a tmpfs");
     let audit = tempfile::tempdir().expect("a directory for the audit log");
     let taken = AtomicU64::new(0);
     let mut bytes = [0; 32];

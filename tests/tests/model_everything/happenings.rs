@@ -10,6 +10,8 @@ use proptest::prelude::*;
 pub enum Op {
     Arrive { owner: usize, pages: u64 },
     Begin { owner: usize, pages: u64 },
+    ArrivePod { owner: usize, pages: u64 },
+    BeginPod { owner: usize, pages: u64 },
     Finish(usize),
     Abandon(usize),
     Foreign(u8),
@@ -39,6 +41,8 @@ pub enum Crash {
     Announced,
     Aside,
     WithTwin,
+    /// Of a pod checkpoint, which need not be what would have gone next.
+    HalfEmpty,
 }
 
 pub fn op() -> impl Strategy<Value = Op> {
@@ -46,6 +50,8 @@ pub fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         12 => (0usize..5, 0u64..60).prop_map(|(owner, pages)| Op::Arrive { owner, pages }),
         4 => (0usize..5, 0u64..60).prop_map(|(owner, pages)| Op::Begin { owner, pages }),
+        4 => (0usize..5, 0u64..40).prop_map(|(owner, pages)| Op::ArrivePod { owner, pages }),
+        2 => (0usize..5, 0u64..40).prop_map(|(owner, pages)| Op::BeginPod { owner, pages }),
         4 => number.clone().prop_map(Op::Finish),
         1 => number.clone().prop_map(Op::Abandon),
         1 => (0u8..3).prop_map(Op::Foreign),
@@ -53,24 +59,30 @@ pub fn op() -> impl Strategy<Value = Op> {
         2 => number.clone().prop_map(Op::Unpin),
         3 => number.clone().prop_map(Op::Reader),
         2 => number.clone().prop_map(Op::Link),
-        1 => number.clone().prop_map(Op::Append),
+        2 => number.clone().prop_map(Op::Append),
         1 => number.clone().prop_map(Op::Delete),
         1 => number.prop_map(Op::Replace),
         6 => (0u64..60).prop_map(|percent| Op::Leave { percent }),
-        4 => (1u64..400).prop_map(|seconds| Op::Wait { seconds }),
+        8 => (1u64..400).prop_map(|seconds| Op::Wait { seconds }),
         1 => (-4000i64..100_000).prop_map(|seconds| Op::SetClock { seconds }),
         1 => any::<bool>().prop_map(Op::Statfs),
         1 => (0usize..CONFIGURATIONS.len()).prop_map(Op::Configure),
         1 => Just(Op::Cover),
         1 => Just(Op::Uncover),
         1 => any::<bool>().prop_map(|anew| Op::Swap { anew }),
-        2 => (crash(), 0u32..3).prop_map(|(at, down)| Op::Crash { at, down }),
+        4 => (crash(), 0u32..3).prop_map(|(at, down)| Op::Crash { at, down }),
         2 => Just(Op::Scan),
     ]
 }
 
 pub fn crash() -> impl Strategy<Value = Crash> {
-    prop_oneof![Just(Crash::Idle), Just(Crash::Announced), Just(Crash::Aside), Just(Crash::WithTwin)]
+    prop_oneof![
+        1 => Just(Crash::Idle),
+        1 => Just(Crash::Announced),
+        1 => Just(Crash::Aside),
+        1 => Just(Crash::WithTwin),
+        2 => Just(Crash::HalfEmpty)
+    ]
 }
 
 /// Each has `forensics` at 100.
