@@ -193,7 +193,14 @@ pub struct Offsets {
     pub uring_tells_entry: u32,
     /// 1 when programs may read any kernel memory, 0 under lockdown=confidentiality
     pub may_probe: u32,
+    /// The id of a type that begins with an `unsigned long`, to which the program may cast any address to read it; 0 where
+    /// [`CAST_PLACEHOLDER`] stands for no call
+    pub word_type: u32,
 }
+
+/// What the program assigns to register 0 in each place where the guard puts a call of the kernel's function
+/// `bpf_rdonly_cast` (Linux 6.2), if the kernel has it: calls of such functions have the kernel's own numbers.
+pub const CAST_PLACEHOLDER: i32 = 0x6361_7374;
 
 impl Offsets {
     /// Before the guard has looked them up.
@@ -277,8 +284,11 @@ pub struct LedgerKey {
 pub struct LedgerValue {
     /// Bytes added less bytes given back, since the file was first seen; negative when it shrank.
     pub bytes: i64,
-    /// Time of the last addition, `CLOCK_MONOTONIC` nanoseconds.
+    /// Time of the last addition, `CLOCK_MONOTONIC` nanoseconds; of several within one tick of the kernel's clock (1 to 10 ms)
+    /// the first.
     pub last_ns: u64,
+    /// That tick.
+    pub tick: u64,
     /// cgroup id of the last writer.
     pub cgroup: u64,
     /// Process id of the last writer, in the initial pid namespace.
@@ -452,12 +462,12 @@ pub struct Lost {
 }
 
 const _: () = {
-    assert!(size_of::<Offsets>() == 36 * 4);
+    assert!(size_of::<Offsets>() == 37 * 4);
     assert!(size_of::<Directory>() == 48);
     assert!(size_of::<Watched>() == DIRECTORIES * 48 + 8);
     assert!(size_of::<Learn>() == 56);
     assert!(size_of::<LedgerKey>() == 24);
-    assert!(size_of::<LedgerValue>() == 48);
+    assert!(size_of::<LedgerValue>() == 56);
     assert!(size_of::<Total>() == 24);
     assert!(size_of::<Limit>() == 8);
     assert!(size_of::<Crossing>() == 8);

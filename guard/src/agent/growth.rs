@@ -195,7 +195,8 @@ impl LedgerReader {
         let mut known = HashMap::with_capacity(entries.len());
         for entry in &entries {
             let (before, last) = self.known.get(&entry.file).copied().unwrap_or_default();
-            if entry.last != last {
+            // Of what is written within one tick of the kernel's clock only the bytes differ.
+            if (entry.bytes, entry.last) != (before, last) {
                 let mut written = lock(&self.growths.written);
                 let written = written.entry(entry.slot).or_default();
                 if written.len() < MAIL_MAX {

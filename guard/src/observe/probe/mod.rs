@@ -133,7 +133,7 @@ pub struct LedgerEntry {
     pub bytes: Bytes,
     /// Who wrote last.
     pub writer: Writer,
-    /// When that was, in the kernel.
+    /// When that was, in the kernel; up to a tick of its clock earlier (1 to 10 ms).
     pub last: Monotonic,
 }
 

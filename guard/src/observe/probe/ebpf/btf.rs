@@ -115,7 +115,22 @@ impl Btf {
     }
 
     fn named(&self, kind: u32, name: &str) -> Option<Type> {
-        self.types.iter().find(|this| this.kind == kind && self.is_named(this.name, name)).copied()
+        self.types.get(self.id(kind, name)? as usize).copied()
+    }
+
+    /// The number by which the kernel knows a function of its own.
+    pub(super) fn function_id(&self, name: &str) -> Option<u32> {
+        self.id(kind::FUNC, name)
+    }
+
+    /// The number by which the kernel knows a structure.
+    pub(super) fn structure_id(&self, name: &str) -> Option<u32> {
+        self.id(kind::STRUCT, name)
+    }
+
+    fn id(&self, kind: u32, name: &str) -> Option<u32> {
+        let at = self.types.iter().position(|this| this.kind == kind && self.is_named(this.name, name))?;
+        u32::try_from(at).ok()
     }
 
     /// The type that `id` is, behind typedefs and qualifiers.

@@ -64,7 +64,7 @@ impl Probe {
 
     fn new(only: Option<Backend>) -> Result<(Probe, Wakes), ProbeError> {
         let layout = offsets::of_kernel()?;
-        let mut object = Object::load(&layout.offsets)?;
+        let mut object = Object::load(&layout)?;
         let wakes = Wakes::new(&mut object)?;
         let probe = Probe {
             budgets: Mutex::new(Budgets::new(&mut object)?),

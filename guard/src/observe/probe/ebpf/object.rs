@@ -7,10 +7,11 @@ use aya::programs::kprobe::KProbeLinkId;
 use aya::programs::raw_trace_point::RawTracePointLinkId;
 use aya::programs::{Program, ProgramError};
 use aya::{Btf, BtfError, Ebpf, EbpfLoader};
-use guard_ebpf::{Offsets, names};
+use guard_ebpf::{CAST_PLACEHOLDER, Offsets, names};
 
 use super::super::ProbeError;
 use super::super::surroundings::{Capabilities, Lockdown, locked_memory_advice, perf_advice};
+use super::offsets::Layout;
 
 /// The object that `cargo xtask build-ebpf` made.
 pub(super) static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/guard-ebpf.o"));
@@ -47,8 +48,28 @@ enum Link {
 
 impl Object {
     /// Creates the maps. Programs are verified when they are first attached.
-    pub(super) fn load(offsets: &Offsets) -> Result<Object, ProbeError> {
-        Object::load_bytes(OBJECT, offsets)
+    pub(super) fn load(layout: &Layout) -> Result<Object, ProbeError> {
+        let offsets = &layout.offsets;
+        let Some(function) = layout.cast else { return Object::load_bytes(OBJECT, offsets) };
+        Object::load_casting(function, offsets).or_else(|error| {
+            // A kernel whose compiler of programs is switched off has the function and refuses calls of it. Whatever else it
+            // is will show when the programs are attached.
+            tracing::debug!(%error, "programs read kernel memory by helper calls, which take longer");
+            Object::load_bytes(OBJECT, &Offsets { word_type: 0, ..*offsets })
+        })
+    }
+
+    /// The same with calls of the kernel's function number `function`, if the kernel lets a program make them.
+    fn load_casting(function: u32, offsets: &Offsets) -> Result<Object, ProbeError> {
+        let mut object = Object::load_bytes(&with_calls(OBJECT, function), offsets)?;
+        let (program, _) = names::LEARNER;
+        match object.ebpf.program_mut(program) {
+            Some(Program::RawTracePoint(learner)) => {
+                learner.load().map_err(|error| refused(&format!("program {program}"), &error))?;
+            }
+            _ => return Err(ProbeError::Unfamiliar { missing: format!("program {program}") }),
+        }
+        Ok(object)
     }
 
     fn load_bytes(object: &[u8], offsets: &Offsets) -> Result<Object, ProbeError> {
@@ -161,6 +182,23 @@ impl Object {
     }
 }
 
+/// The object with a call of the kernel's function number `function` in each place that is kept for one.
+fn with_calls(object: &[u8], function: u32) -> Vec<u8> {
+    // Instructions lie at multiples of their size. `BPF_ALU64 | BPF_MOV | BPF_K` becomes `BPF_JMP | BPF_CALL`, the source
+    // register `BPF_PSEUDO_KFUNC_CALL`; see linux/bpf.h.
+    let instruction = |code: u8, registers: u8, immediate: u32| {
+        let [a, b, c, d] = immediate.to_le_bytes();
+        [code, registers, 0, 0, a, b, c, d]
+    };
+    let placeholder = instruction(0xb7, 0, CAST_PLACEHOLDER.cast_unsigned());
+    let call = instruction(0x85, 0x20, function);
+    let mut object = object.to_vec();
+    for at in object.chunks_exact_mut(size_of_val(&call)).filter(|at| **at == placeholder) {
+        at.copy_from_slice(&call);
+    }
+    object
+}
+
 /// What the verifier says of its own work, after the verdict.
 fn is_statistics(line: &str) -> bool {
     ["processed ", "verification time ", "stack depth "].iter().any(|it| line.starts_with(it))
@@ -255,6 +293,40 @@ mod tests {
         );
         let error = refused("program x", &said).to_string();
         assert!(error.ends_with("… unknown opcode 8d"), "{error}");
+    }
+
+    #[test]
+    fn calls_are_put_in_the_place_of_what_stands_for_them_and_nothing_else_changes() {
+        let called = with_calls(OBJECT, 0x0102_0304);
+        let is_call = |at: &&[u8]| *at == [0x85, 0x20, 0, 0, 4, 3, 2, 1];
+        let calls = called.chunks_exact(8).filter(is_call).count();
+        let changed = OBJECT.chunks(8).zip(called.chunks(8)).filter(|(before, after)| before != after);
+        assert!(calls > 0 && calls == changed.count(), "{calls} calls");
+        assert_eq!(called.len(), OBJECT.len());
+    }
+
+    #[test]
+    fn a_kernel_that_casts_takes_every_program_of_ours_that_does() {
+        let Ok(layout) = super::super::offsets::of_kernel() else {
+            eprintln!("skipped: this kernel has no BTF");
+            return;
+        };
+        let Some(function) = layout.cast else {
+            eprintln!("skipped: this kernel has no {}", super::super::offsets::CAST);
+            return;
+        };
+        if let Err(error) =
+            Object::load(&layout).and_then(|mut object| object.attach(names::LEARNER.0, names::LEARNER.1))
+        {
+            eprintln!("skipped: no program is let in here: {error}");
+            return;
+        }
+        let mut object = Object::load_casting(function, &layout.offsets).unwrap();
+        for (program, hook) in
+            names::EXT4.into_iter().chain([layout.dirty_pages]).chain(layout.direct_io.iter().copied())
+        {
+            object.attach(program, hook).unwrap();
+        }
     }
 
     #[test]

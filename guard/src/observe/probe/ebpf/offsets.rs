@@ -23,6 +23,8 @@ pub(super) struct Layout {
     pub(super) calls: Vec<(&'static str, &'static str)>,
     /// Whether pages of mappings can be seen to become writable.
     pub(super) mapped: bool,
+    /// The number of the function that casts an address to [`Offsets::word_type`], where the kernel has it.
+    pub(super) cast: Option<u32>,
     /// Whether io_uring tells which request is complete (Linux 6.1 does, 5.10 does not).
     pub(super) io_uring: bool,
 }
@@ -48,9 +50,13 @@ pub(super) fn of_kernel() -> Result<Layout, ProbeError> {
     };
     let mapped = mapped(&btf, &mut offsets).is_ok();
     let io_uring = io_uring(&btf, &mut offsets).unwrap_or(false);
-    offsets.may_probe = u32::from(!super::super::surroundings::Lockdown::read().hides_kernel_memory());
+    let may_probe = !super::super::surroundings::Lockdown::read().hides_kernel_memory();
+    offsets.may_probe = may_probe.into();
+    // Lockdown forbids the helper and forgets this function. What was meant is obeyed.
+    let cast = if may_probe { cast(&btf, &mut offsets) } else { None };
     Ok(Layout {
         offsets,
+        cast,
         knows_ext4,
         knows_pages,
         dirty_pages,
@@ -60,6 +66,21 @@ pub(super) fn of_kernel() -> Result<Layout, ProbeError> {
         io_uring,
     })
 }
+
+/// The function that lets a program read an address by a plain load, and a type that any address can pass for: the first
+/// member of a tree's node is an `unsigned long`. (Linux 6.17 casts to no type as well; this does before.)
+fn cast(btf: &Btf, offsets: &mut Offsets) -> Option<u32> {
+    let function = btf.function_id(CAST).filter(|_| btf.function_arguments(CAST) == Some(2))?;
+    let word = btf.structure_id("rb_node")?;
+    if btf.offset("rb_node", "__rb_parent_color").ok()? != 0 || cfg!(target_pointer_width = "32") {
+        return None;
+    }
+    offsets.word_type = word;
+    Some(function)
+}
+
+/// `bpf_rdonly_cast(address, type)`, kernel/bpf/helpers.c, since Linux 6.2.
+pub(super) const CAST: &str = "bpf_rdonly_cast";
 
 /// The functions that have the arguments which the programs expect.
 fn calls(btf: &Btf) -> Vec<(&'static str, &'static str)> {

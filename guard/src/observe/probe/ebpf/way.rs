@@ -196,6 +196,7 @@ mod tests {
         let offsets = guard_ebpf::Offsets::default();
         Layout {
             offsets,
+            cast: None,
             knows_ext4: true,
             knows_pages: true,
             dirty_pages: names::DIRTY_FOLIOS,
