@@ -11,7 +11,7 @@ use guard_ebpf::{CAST_PLACEHOLDER, Offsets, names};
 
 use super::super::ProbeError;
 use super::super::surroundings::{Capabilities, Lockdown, locked_memory_advice, perf_advice};
-use super::offsets::Layout;
+use super::offsets::{Cast, Layout};
 
 /// The object that `cargo xtask build-ebpf` made.
 pub(super) static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/guard-ebpf.o"));
@@ -50,18 +50,19 @@ impl Object {
     /// Creates the maps. Programs are verified when they are first attached.
     pub(super) fn load(layout: &Layout) -> Result<Object, ProbeError> {
         let offsets = &layout.offsets;
-        let Some(function) = layout.cast else { return Object::load_bytes(OBJECT, offsets) };
-        Object::load_casting(function, offsets).or_else(|error| {
+        let Some(cast) = layout.cast else { return Object::load_bytes(OBJECT, offsets) };
+        Object::load_casting(cast, offsets).or_else(|error| {
             // A kernel whose compiler of programs is switched off has the function and refuses calls of it. Whatever else it
             // is will show when the programs are attached.
             tracing::debug!(%error, "programs read kernel memory by helper calls, which take longer");
-            Object::load_bytes(OBJECT, &Offsets { word_type: 0, ..*offsets })
+            Object::load_bytes(OBJECT, offsets)
         })
     }
 
-    /// The same with calls of the kernel's function number `function`, if the kernel lets a program make them.
-    fn load_casting(function: u32, offsets: &Offsets) -> Result<Object, ProbeError> {
-        let mut object = Object::load_bytes(&with_calls(OBJECT, function), offsets)?;
+    /// The same with calls of the kernel's function, if the kernel lets a program make them.
+    fn load_casting(cast: Cast, offsets: &Offsets) -> Result<Object, ProbeError> {
+        let offsets = Offsets { word_type: cast.word_type, ..*offsets };
+        let mut object = Object::load_bytes(&with_calls(OBJECT, cast.function), &offsets)?;
         let (program, _) = names::LEARNER;
         match object.ebpf.program_mut(program) {
             Some(Program::RawTracePoint(learner)) => {
@@ -311,7 +312,7 @@ mod tests {
             eprintln!("skipped: this kernel has no BTF");
             return;
         };
-        let Some(function) = layout.cast else {
+        let Some(cast) = layout.cast else {
             eprintln!("skipped: this kernel has no {}", super::super::offsets::CAST);
             return;
         };
@@ -321,7 +322,7 @@ mod tests {
             eprintln!("skipped: no program is let in here: {error}");
             return;
         }
-        let mut object = Object::load_casting(function, &layout.offsets).unwrap();
+        let mut object = Object::load_casting(cast, &layout.offsets).unwrap();
         for (program, hook) in
             names::EXT4.into_iter().chain([layout.dirty_pages]).chain(layout.direct_io.iter().copied())
         {

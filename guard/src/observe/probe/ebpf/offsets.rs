@@ -23,10 +23,19 @@ pub(super) struct Layout {
     pub(super) calls: Vec<(&'static str, &'static str)>,
     /// Whether pages of mappings can be seen to become writable.
     pub(super) mapped: bool,
-    /// The number of the function that casts an address to [`Offsets::word_type`], where the kernel has it.
-    pub(super) cast: Option<u32>,
+    /// How a program casts an address, where the kernel lets it.
+    pub(super) cast: Option<Cast>,
     /// Whether io_uring tells which request is complete (Linux 6.1 does, 5.10 does not).
     pub(super) io_uring: bool,
+}
+
+/// What the kernel knows casting by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cast {
+    /// The number of the function.
+    pub(super) function: u32,
+    /// [`Offsets::word_type`], for an object in which that function is called and for no other.
+    pub(super) word_type: u32,
 }
 
 /// Looks up every offset that the eBPF program reads.
@@ -53,7 +62,7 @@ pub(super) fn of_kernel() -> Result<Layout, ProbeError> {
     let may_probe = !super::super::surroundings::Lockdown::read().hides_kernel_memory();
     offsets.may_probe = may_probe.into();
     // Lockdown forbids the helper and forgets this function. What was meant is obeyed.
-    let cast = if may_probe { cast(&btf, &mut offsets) } else { None };
+    let cast = if may_probe { cast(&btf) } else { None };
     Ok(Layout {
         offsets,
         cast,
@@ -69,14 +78,13 @@ pub(super) fn of_kernel() -> Result<Layout, ProbeError> {
 
 /// The function that lets a program read an address by a plain load, and a type that any address can pass for: the first
 /// member of a tree's node is an `unsigned long`. (Linux 6.17 casts to no type as well; this does before.)
-fn cast(btf: &Btf, offsets: &mut Offsets) -> Option<u32> {
+fn cast(btf: &Btf) -> Option<Cast> {
     let function = btf.function_id(CAST).filter(|_| btf.function_arguments(CAST) == Some(2))?;
-    let word = btf.structure_id("rb_node")?;
+    let word_type = btf.structure_id("rb_node")?;
     if btf.offset("rb_node", "__rb_parent_color").ok()? != 0 || cfg!(target_pointer_width = "32") {
         return None;
     }
-    offsets.word_type = word;
-    Some(function)
+    Some(Cast { function, word_type })
 }
 
 /// `bpf_rdonly_cast(address, type)`, kernel/bpf/helpers.c, since Linux 6.2.
