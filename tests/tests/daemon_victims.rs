@@ -2,36 +2,16 @@
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use guard::model::Bytes;
 use tests::archives::Archive;
+use tests::immutable::Immutable;
 use tests::loopfs::{Filesystem, LoopMount};
 use tests::scene::{Scene, hour_of_2026, make_old};
 
 const UNHURRIED: &str = "[eviction]\nmin-age = \"0s\"";
-
-/// A file that nobody may change or delete, until dropped.
-struct Immutable(PathBuf);
-
-impl Immutable {
-    fn new(path: PathBuf) -> Immutable {
-        chattr("+i", &path);
-        Immutable(path)
-    }
-}
-
-impl Drop for Immutable {
-    fn drop(&mut self) {
-        chattr("-i", &self.0);
-    }
-}
-
-fn chattr(flag: &str, path: &std::path::Path) {
-    assert!(Command::new("chattr").arg(flag).arg(path).status().unwrap().success());
-}
 
 #[test]
 fn case_33_one_that_cannot_be_deleted_is_passed_over_and_counted() {

@@ -15,8 +15,9 @@ use nix::libc;
 use nix::sys::signal::Signal;
 use nix::time::{ClockId, clock_gettime};
 use tests::brake::{self, Writer, create, median, monotonic, now, settings, until_open};
+use tests::immutable::Immutable;
 use tests::loopfs::{Filesystem, LoopMount};
-use tests::scene::Scene;
+use tests::scene::{Scene, directory_table};
 
 /// Whether the kernel has BPF LSM and `bpf` among its active modules; loudly not.
 #[track_caller]
@@ -242,6 +243,38 @@ fn a_storm_with_everything_pinned_keeps_the_critical_reserve_and_the_rest_of_the
     }
     let disk = LoopMount::new(Filesystem::Tmpfs, Bytes::gib(1));
     brake::storm(disk, "lsm", Errno::ENOSPC, Duration::from_secs(8));
+}
+
+#[test]
+fn a_directory_that_cannot_be_held_is_told_beside_one_that_is_and_held_as_soon_as_it_can_be() {
+    if !has_lsm() {
+        return;
+    }
+    let scene = brake::helpless(LoopMount::new(Filesystem::Ext4, Bytes::mib(256)), "lsm");
+    let other = scene.mount.path().join("other");
+    std::fs::create_dir(&other).unwrap();
+    scene.configure(&format!("{}\n{}", settings("lsm"), directory_table(&other)));
+    let immutable = Immutable::new(other.clone());
+    let mut daemon = scene.setting.start();
+    brake::wait_for_brake(&scene, &mut daemon, Errno::ENOSPC);
+    daemon.wait_until("gauging that somebody may go on", |daemon| {
+        daemon.metric("checkpoint_guard_brake_failing") == Some(1.0)
+    });
+    let status = scene.setting.run(&["brake", "status", "--output", "json"]);
+    let told: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+    assert_eq!(told["items"][0]["engaged"], true, "{told}");
+    assert!(told["items"][0]["problem"].as_str().unwrap().contains("other"), "{told}");
+
+    drop(immutable);
+    let mut number = 0;
+    daemon.wait_until("braking there too", |_| {
+        number += 1;
+        is_refused(File::create(other.join(format!("attempt-{number}.tar"))))
+    });
+    daemon.wait_until("gauging that nobody may", |daemon| {
+        daemon.metric("checkpoint_guard_brake_failing") == Some(0.0)
+    });
+    assert_eq!(daemon.log().matches("no brake here").count(), 1, "{}", daemon.log());
 }
 
 #[test]

@@ -9,12 +9,12 @@
 //! `tests::vm::kernel()` tells inside a VM which kernel that is. A module that a test needs goes into [`modules::WANTED`],
 //! a program into [`initramfs::PROGRAMS`]. While writing one: `cargo xtask vm-test --only 6.12 --program vm_what`.
 
-mod coverage;
 mod initramfs;
 mod kernels;
 mod machine;
 mod modules;
 mod programs;
+mod records;
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -60,7 +60,8 @@ pub(crate) struct Options {
     /// Where there is no emulator or no kernel to be had, says so and succeeds.
     #[arg(long)]
     or_skip: bool,
-    /// Takes what the kernels count for the truth: rewrites tests/fixtures/coverage.
+    /// Takes what the kernels count for the truth, and records how soon the guard reacts there: rewrites
+    /// tests/fixtures/coverage and tests/fixtures/reaction.
     #[arg(long)]
     bless: bool,
 }
@@ -88,7 +89,7 @@ pub(crate) fn run(options: Options, root: &Path) -> Result<()> {
     let outcomes = boot_all(&machines, options.jobs);
     if options.bless {
         for outcome in &outcomes {
-            coverage::bless(outcome, root)?;
+            records::bless(outcome, root)?;
         }
     }
     report(&outcomes)

@@ -12,7 +12,8 @@ use super::programs::{self, Programs};
 use crate::setup;
 
 /// Programs of this machine that tests in a VM start. busybox has the rest, and each of these is looked for first.
-pub(crate) const PROGRAMS: [&str; 5] = ["mkfs.ext4", "mkfs.xfs", "mkfs.btrfs", "setpriv", "prlimit"];
+pub(crate) const PROGRAMS: [&str; 6] =
+    ["mkfs.ext4", "mkfs.xfs", "mkfs.btrfs", "chattr", "setpriv", "prlimit"];
 
 const INIT: &str = include_str!("init.sh");
 

@@ -14,8 +14,8 @@ use tests::crowd::{inventory, policy};
 
 use crate::Options;
 use crate::document::Section;
-use crate::statistics::Times;
 use crate::table::Table;
+use tests::statistics::Times;
 
 pub(crate) fn run(options: &Options) -> Result<Section> {
     let now: Timestamp = "2026-06-01T12:00:00Z".parse().expect("a time");

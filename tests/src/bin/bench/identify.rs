@@ -17,8 +17,8 @@ use tests::archives::Archive;
 
 use crate::Options;
 use crate::document::Section;
-use crate::statistics::{Times, middle, ratio, show};
 use crate::table::Table;
+use tests::statistics::{Times, middle, ratio, show};
 
 pub(crate) fn run(options: &Options) -> Result<Section> {
     let scratch = tempfile::Builder::new().prefix("checkpoint-guard-identify-").tempdir()?;

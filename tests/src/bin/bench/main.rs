@@ -15,7 +15,6 @@ mod reaction;
 mod rivals;
 mod scan;
 mod scene;
-mod statistics;
 mod storm;
 mod supervise;
 mod table;

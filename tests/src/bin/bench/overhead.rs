@@ -22,8 +22,8 @@ use self::watcher::{AtWork, Watcher};
 use crate::Options;
 use crate::document::Section;
 use crate::scene::Scene;
-use crate::statistics::{Times, show};
 use crate::table::Table;
+use tests::statistics::{Times, show};
 
 /// What is done; each as often as makes some milliseconds.
 #[derive(Clone, Copy, Debug)]

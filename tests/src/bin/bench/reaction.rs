@@ -4,24 +4,23 @@
 //! this is not only its own word, a real-time thread looks from outside whether the victim's name is still there, and
 //! the writer notes the clock before each write: what this gives includes the write itself and up to one look too many.
 
-mod crossing;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use guard::model::Bytes;
+use tests::crossings::Crossings;
 use tests::daemon::Daemon;
 use tests::loopfs::Filesystem;
+use tests::reaction::{self, Row};
 use tests::setting::read_audit;
+use tests::statistics::{Times, ratio, show};
 
-use self::crossing::Crossings;
 use crate::Options;
 use crate::document::Section;
 use crate::rivals::{Rhythm, Rival};
 use crate::scene::Scene;
-use crate::statistics::{Times, ratio, show};
 use crate::table::Table;
 
 const POLL: Duration = Duration::from_secs(10);
@@ -78,7 +77,48 @@ pub(crate) fn run(options: &Options) -> Result<Section> {
         guard.crossings,
         guard.by_timer
     ));
+    by_kernel(&mut section)?;
     Ok(section)
+}
+
+/// What the VMs showed when they were tried last.
+fn by_kernel(section: &mut Section) -> Result<()> {
+    let mut table = Table::new([
+        "kernel",
+        "backend",
+        "n",
+        "by a wake",
+        "p50",
+        "p90",
+        "p50 from outside",
+        "p90 from outside",
+        "ratio",
+    ]);
+    for (series, rows) in reaction::records()? {
+        let inotify = rows.iter().find(|row| row.mode == "off").map(|row| row.outside.0);
+        for row in &rows {
+            let Row { mode, crossings, by_wake, own, outside } = row;
+            let backend = if mode == "off" { "inotify" } else { mode };
+            table.row([
+                series.clone(),
+                backend.to_owned(),
+                crossings.to_string(),
+                by_wake.to_string(),
+                show(own.map(|it| it.0)),
+                show(own.map(|it| it.1)),
+                show(Some(outside.0)),
+                show(Some(outside.1)),
+                ratio(Some(outside.0), inotify),
+            ]);
+        }
+    }
+    section.say(
+        "The same on other kernels, in an emulator without kvm (`cargo xtask vm-test --program vm_reaction --bless`, recorded in \
+         tests/fixtures/reaction): its times are many times those of a real processor, so only those of one kernel can be \
+         compared. The ratio is that of the medians from outside, to inotify's on the same kernel.",
+    );
+    section.show(&table);
+    Ok(())
 }
 
 /// What was measured of the guard.
@@ -92,7 +132,7 @@ struct Measured {
 
 fn measure_guard(name: &str, more: &str, count: usize, limit: Duration) -> Result<Measured> {
     let scene = scene()?;
-    let mut crossings = Crossings::prepare(&scene)?;
+    let mut crossings = Crossings::prepare(&scene.directory(), scene.hard)?;
     let settings = format!("{}\n[eviction]\nmin-age = \"0s\"\n{more}", scene.settings());
     let mut daemon = Daemon::start(&scene.directory(), &settings)?;
     let mut outside = Vec::new();
@@ -127,7 +167,7 @@ fn measure_guard(name: &str, more: &str, count: usize, limit: Duration) -> Resul
 
 fn measure_rival(count: usize, rhythm: impl Fn(usize, usize) -> Rhythm) -> Result<Times> {
     let scene = scene()?;
-    let mut crossings = Crossings::prepare(&scene)?;
+    let mut crossings = Crossings::prepare(&scene.directory(), scene.hard)?;
     let mut times = Vec::new();
     for number in 0..count {
         let rhythm = rhythm(number, count);

@@ -17,8 +17,8 @@ use tests::footprint::write_small;
 use crate::Options;
 use crate::document::Section;
 use crate::scene::Scene;
-use crate::statistics::{Times, ratio};
 use crate::table::Table;
+use tests::statistics::{Times, ratio};
 
 pub(crate) fn run(options: &Options) -> Result<Section> {
     let counts: &[u64] = if options.quick { &[1_000, 10_000] } else { &[1_000, 10_000, 100_000] };

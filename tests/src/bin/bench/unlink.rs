@@ -18,8 +18,8 @@ use tests::setting::read_audit;
 use crate::Options;
 use crate::document::Section;
 use crate::scene::Scene;
-use crate::statistics::{Times, show};
 use crate::table::Table;
+use tests::statistics::{Times, show};
 
 const HARD: Bytes = Bytes::mib(128);
 const MINIMUM_RECLAIM: Bytes = Bytes::mib(8);

@@ -4,34 +4,38 @@ use std::time::Duration;
 
 /// Measured durations, sorted.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Times(Vec<Duration>);
+pub struct Times(Vec<Duration>);
 
 impl Times {
-    pub(crate) fn new(mut times: Vec<Duration>) -> Times {
+    /// Of measurements in any order.
+    pub fn new(mut times: Vec<Duration>) -> Times {
         times.sort_unstable();
         Times(times)
     }
 
-    pub(crate) fn count(&self) -> usize {
+    /// How many.
+    pub fn count(&self) -> usize {
         self.0.len()
     }
 
     /// By nearest rank: a value that was measured. `percent` of all are not above it.
-    pub(crate) fn percentile(&self, percent: usize) -> Option<Duration> {
+    pub fn percentile(&self, percent: usize) -> Option<Duration> {
         let rank = (self.0.len() * percent).div_ceil(100).max(1);
         self.0.get(rank - 1).copied()
     }
 
-    pub(crate) fn median(&self) -> Option<Duration> {
+    /// The middle one.
+    pub fn median(&self) -> Option<Duration> {
         self.percentile(50)
     }
 
-    pub(crate) fn max(&self) -> Option<Duration> {
+    /// The longest.
+    pub fn max(&self) -> Option<Duration> {
         self.0.last().copied()
     }
 
     /// Median, and where the middle half lies: `210 µs (190 to 250)`.
-    pub(crate) fn tell(&self) -> String {
+    pub fn tell(&self) -> String {
         let [Some(low), Some(median), Some(high)] = [25, 50, 75].map(|percent| self.percentile(percent))
         else {
             return "none".to_owned();
@@ -41,7 +45,7 @@ impl Times {
 }
 
 /// Three digits and a unit.
-pub(crate) fn show(time: Option<Duration>) -> String {
+pub fn show(time: Option<Duration>) -> String {
     let Some(time) = time else { return "none".to_owned() };
     let nanos = time.as_nanos() as f64;
     let (value, unit) = match nanos {
@@ -55,7 +59,7 @@ pub(crate) fn show(time: Option<Duration>) -> String {
 }
 
 /// How many times as long as `ours` something took.
-pub(crate) fn ratio(theirs: Option<Duration>, ours: Option<Duration>) -> String {
+pub fn ratio(theirs: Option<Duration>, ours: Option<Duration>) -> String {
     match (theirs, ours) {
         (Some(theirs), Some(ours)) if !ours.is_zero() => {
             let ratio = theirs.as_secs_f64() / ours.as_secs_f64();
@@ -66,7 +70,7 @@ pub(crate) fn ratio(theirs: Option<Duration>, ours: Option<Duration>) -> String 
 }
 
 /// The middle one; of an even number, the higher of the two. `None` of nothing.
-pub(crate) fn middle<T: Ord + Copy>(mut values: Vec<T>) -> Option<T> {
+pub fn middle<T: Ord + Copy>(mut values: Vec<T>) -> Option<T> {
     values.sort_unstable();
     values.get(values.len() / 2).copied()
 }

@@ -2,19 +2,18 @@
 
 use std::collections::VecDeque;
 use std::fs::OpenOptions;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::archives::Archive;
+use crate::sampler::request_realtime;
 use anyhow::{Context, Result, ensure};
 use guard::model::Bytes;
 use jiff::{SignedDuration, Timestamp};
-use tests::archives::Archive;
-use tests::sampler::request_realtime;
-
-use crate::scene::{Scene, available};
+use nix::sys::statvfs::statvfs;
 
 const ARCHIVE: Bytes = Bytes::mib(16);
 /// What is left above hard before the writes that cross: more than the smallest budget that the guard arms (1 MiB).
@@ -28,30 +27,40 @@ const PACE: Duration = Duration::from_micros(300);
 const LOOK_EVERY: Duration = Duration::from_micros(50);
 
 /// A directory that is kept at the brink.
-pub(super) struct Crossings<'s> {
-    scene: &'s Scene,
+#[derive(Debug)]
+pub struct Crossings {
+    /// The checkpoint directory.
+    directory: PathBuf,
+    hard: Bytes,
     /// Oldest first.
     archives: VecDeque<PathBuf>,
     began: Timestamp,
     number: i64,
 }
 
-impl<'s> Crossings<'s> {
+impl Crossings {
     /// Fills the filesystem with archives of one container until another one would cross.
     #[expect(clippy::disallowed_methods, reason = "archives are dated, and one too many is taken back")]
-    pub(super) fn prepare(scene: &'s Scene) -> Result<Crossings<'s>> {
+    pub fn prepare(directory: &Path, hard: Bytes) -> Result<Crossings> {
         let began = Timestamp::now() - SignedDuration::from_hours(1500);
-        let mut this = Crossings { scene, archives: VecDeque::new(), began, number: 0 };
-        while scene.available()? >= scene.hard + ARCHIVE + BRINK {
-            let path = this.archive(ARCHIVE).write_in(&scene.directory())?;
+        let mut this =
+            Crossings { directory: directory.to_owned(), hard, archives: VecDeque::new(), began, number: 0 };
+        while this.available()? >= hard + ARCHIVE + BRINK {
+            let path = this.archive(ARCHIVE).write_in(directory)?;
             this.archives.push_back(path);
         }
         // The first crossing needs room for itself.
-        while scene.available()? < scene.hard + BRINK + BRINK {
+        while this.available()? < hard + BRINK + BRINK {
             let oldest = this.archives.pop_front().context("the filesystem is too small")?;
             std::fs::remove_file(oldest)?;
         }
         Ok(this)
+    }
+
+    /// `f_bavail × f_frsize`, what the kubelet compares.
+    fn available(&self) -> io::Result<Bytes> {
+        let stat = statvfs(&self.directory)?;
+        Ok(Bytes(stat.blocks_available() * stat.fragment_size()))
     }
 
     fn archive(&mut self, size: Bytes) -> Archive {
@@ -62,23 +71,23 @@ impl<'s> Crossings<'s> {
     }
 
     /// The next crossing: from before the write(2) that crosses until the oldest archive's name is gone.
-    pub(super) fn next(&mut self, limit: Duration) -> Result<Duration> {
+    pub fn next(&mut self, limit: Duration) -> Result<Duration> {
         self.next_against(limit, || Ok(()))
     }
 
     /// The same with somebody who `starts` right before and ends with it.
-    pub(super) fn next_against<T>(
+    pub fn next_against<T>(
         &mut self,
         limit: Duration,
         starts: impl FnOnce() -> Result<T>,
     ) -> Result<Duration> {
-        let (root, hard) = (self.scene.root(), self.scene.hard);
-        let room = self.scene.available()?.saturating_sub(hard);
+        let hard = self.hard;
+        let room = self.available()?.saturating_sub(hard);
         ensure!(room > BRINK + BRINK, "only {room} above hard: the last deletion freed too little");
         let archive = self.archive(room + BRINK);
         let mut content = Vec::with_capacity(archive.size as usize);
         archive.write_to(&mut content)?;
-        let path = self.scene.directory().join(archive.kubelet_name());
+        let path = self.directory.join(archive.kubelet_name());
         let mut file = OpenOptions::new().write(true).create_new(true).open(&path)?;
         let mut rest = content.as_slice();
         let mut write = |rest: &mut &[u8], bytes: usize| -> std::io::Result<()> {
@@ -86,7 +95,7 @@ impl<'s> Crossings<'s> {
             *rest = later;
             file.write_all(now)
         };
-        while available(root)? > hard + BRINK {
+        while self.available()? > hard + BRINK {
             write(&mut rest, 1 << 19)?;
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -102,7 +111,7 @@ impl<'s> Crossings<'s> {
             write(&mut rest, PIECE)?;
             // More than before: the guard was faster than this thread came back to look. That is the same write, for
             // nothing is deleted before a look has shown less than hard.
-            let seen = available(root)?;
+            let seen = self.available()?;
             if seen < hard || seen > hard + BRINK + BRINK {
                 crossed_at.get_or_insert(before);
             }
@@ -128,7 +137,7 @@ impl<'s> Crossings<'s> {
     /// The name goes first, its blocks after it.
     fn wait_for_space(&self) -> Result<()> {
         let began = now();
-        while self.scene.available()? < self.scene.hard + BRINK + BRINK {
+        while self.available()? < self.hard + BRINK + BRINK {
             ensure!(began.elapsed() < Duration::from_secs(5), "space does not come back");
             std::thread::sleep(Duration::from_millis(1));
         }
