@@ -109,7 +109,7 @@ impl File {
         let nlink = offset!(inode_nlink);
         // SAFETY: as above.
         let links: u32 = unsafe { load(self.inode(), nlink) };
-        // Other names cost helper calls, and hardly any file has them.
+        // Another walk for each of the others, and hardly any file has them.
         if links > 1 { filter::directory_of(watched, filesystem, Inode::at(self.inode())) } else { None }
     }
 

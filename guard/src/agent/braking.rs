@@ -100,8 +100,10 @@ pub(super) struct FilesystemBrake {
     decision: Brake,
     /// The directories that it holds, by their place. While there is none, it is not engaged.
     keys: Vec<(usize, Key)>,
-    /// Why a directory is not held.
-    unheld: Option<String>,
+    /// The directories that it cannot hold, by their place, and why.
+    unheld: BTreeMap<usize, String>,
+    /// When holding them is tried again, while it matters.
+    hold_again: Monotonic,
     /// Whether writers were refused when somebody looked last, and whether they should have been and were not.
     was: (bool, bool),
     /// It is time to refuse writers, and no directory is held.
@@ -159,26 +161,54 @@ fn remember(fs: &Filesystem, braking: &Braking) {
 }
 
 fn hold(fs: &mut Filesystem, braking: &Braking, index: usize, nested: bool) {
+    let directory = fs.path_of(index as u16).display().to_string();
     match braking.backend.watch(std::os::fd::AsFd::as_fd(&fs.dirs[index]), nested) {
         Ok(key) => {
             braking.backend.set(key, fs.brake.stance);
             fs.brake.keys.push((index, key));
             fs.brake.has_said_unheld = false;
+            if fs.brake.unheld.remove(&index).is_some() {
+                tracing::info!(directory, "the brake holds it now");
+            }
         }
         Err(error) => {
-            let directory = fs.path_of(index as u16).display().to_string();
-            tracing::error!(directory, %error, "no brake here");
-            fs.brake.unheld = Some(format!("{directory}: {error}"));
+            let why = format!("{directory}: {error}");
+            if fs.brake.unheld.insert(index, why.clone()) != Some(why) {
+                tracing::error!(directory, %error, "no brake here");
+            }
         }
     }
 }
+
+/// Tries those once more that could not be held, when writers there are to be refused soon.
+fn hold_unheld(fs: &mut Filesystem, braking: &Braking, now: Monotonic) {
+    let matters = fs.brake.stance != Stance::Off || fs.brake.is_wanted_in_vain;
+    if fs.brake.unheld.is_empty() || !matters || now < fs.brake.hold_again {
+        return;
+    }
+    fs.brake.hold_again = Monotonic(now.0 + HOLD_AGAIN);
+    let unheld: Vec<usize> = fs.brake.unheld.keys().copied().collect();
+    for index in unheld {
+        if let Some(nested) = fs.holds_nested(index) {
+            hold(fs, braking, index, nested);
+        }
+    }
+}
+
+/// Between two tries: each attaches programs or asks another process.
+const HOLD_AGAIN: Duration = Duration::from_secs(1);
 
 /// Why nobody can be refused here; `None` when somebody can.
 fn why_unheld(fs: &Filesystem) -> Option<String> {
     const STAGING: &str =
         "the brake does not hold directories of layout = \"staging\", and there is no other";
     let is_unheld = fs.brake.keys.is_empty();
-    is_unheld.then(|| fs.brake.unheld.clone().filter(|_| may_hold(fs)).unwrap_or_else(|| STAGING.to_owned()))
+    is_unheld.then(|| a_problem(fs).filter(|_| may_hold(fs)).unwrap_or_else(|| STAGING.to_owned()))
+}
+
+/// Why one of the directories is not held.
+fn a_problem(fs: &Filesystem) -> Option<String> {
+    fs.brake.unheld.values().next().cloned()
 }
 
 /// Whether checkpoints lie in any of the directories.
@@ -195,6 +225,7 @@ pub(super) fn let_go(fs: &mut Filesystem, index: usize) {
     } else {
         take_in(fs, &braking);
     }
+    fs.brake.unheld.remove(&index);
     for (_, key) in fs.brake.keys.extract_if(.., |(place, _)| *place == index) {
         braking.backend.forget(key);
     }
@@ -406,6 +437,7 @@ fn record(fs: &Filesystem, braking: &Braking, now: Monotonic) -> BrakeRecord {
         refused_bytes: writers.iter().map(|writer| writer.bytes).sum(),
         stops_writes: abilities.iter().map(|ability| ability.stops_writes).reduce(|all, one| all && one),
         problem: why_unheld(fs)
+            .or_else(|| a_problem(fs))
             .or_else(|| fs.brake.keys.iter().find_map(|(_, key)| braking.backend.problem(*key))),
     }
 }
@@ -426,7 +458,8 @@ pub(super) fn is_refusing(fs: &Filesystem) -> bool {
 pub(super) fn is_failing(fs: &Filesystem) -> bool {
     let Some(braking) = &fs.shared.braking else { return false };
     let passes = |(_, key): &(usize, Key)| !braking.backend.is_refusing(*key);
-    fs.brake.is_wanted_in_vain || fs.brake.is_engaged() && fs.brake.keys.iter().any(passes)
+    let somebody_passes = || !fs.brake.unheld.is_empty() || fs.brake.keys.iter().any(passes);
+    fs.brake.is_wanted_in_vain || fs.brake.is_engaged() && somebody_passes()
 }
 
 /// Waits, for a while at most, until what was said last is in force everywhere.
@@ -448,6 +481,9 @@ pub(super) fn follow(fs: &mut Filesystem, seen: &Observation) {
     let Some(braking) = fs.shared.braking.clone() else { return };
     let now = monotonic();
     let is_off = fs.config.brake == BrakeMode::Off || fs.shared.dry_run;
+    if !is_off {
+        hold_unheld(fs, &braking, now);
+    }
     let sight = Sight { seen, policy: &fs.thresholds, reclaim: fs.relief.reclaim() };
     fs.brake.is_wanted_in_vain = false;
     let change = match fs.brake.decision.clone().observe(&sight, now) {
