@@ -5,7 +5,7 @@ use aya::programs::fentry::FEntryLinkId;
 use aya::programs::fexit::FExitLinkId;
 use aya::programs::kprobe::KProbeLinkId;
 use aya::programs::raw_trace_point::RawTracePointLinkId;
-use aya::programs::{Program, ProgramError};
+use aya::programs::{Program, ProgramError, RawTracePoint};
 use aya::{Btf, BtfError, Ebpf, EbpfLoader};
 use guard_ebpf::{CAST_PLACEHOLDER, Offsets, names};
 
@@ -51,7 +51,7 @@ impl Object {
     pub(super) fn load(layout: &Layout) -> Result<Object, ProbeError> {
         let offsets = &layout.offsets;
         let Some(cast) = layout.cast else { return Object::load_bytes(OBJECT, offsets) };
-        Object::load_casting(cast, offsets).or_else(|error| {
+        Object::load_casting(cast, layout).or_else(|error| {
             // A kernel whose compiler of programs is switched off has the function and refuses calls of it. Whatever else it
             // is will show when the programs are attached.
             tracing::debug!(%error, "programs read kernel memory by helper calls, which take longer");
@@ -59,18 +59,27 @@ impl Object {
         })
     }
 
-    /// The same with calls of the kernel's function, if the kernel lets a program make them.
-    fn load_casting(cast: Cast, offsets: &Offsets) -> Result<Object, ProbeError> {
-        let offsets = Offsets { word_type: cast.word_type, ..*offsets };
+    /// The same with calls of the kernel's function, if the kernel lets programs make them: the one that every directory takes,
+    /// and one that walks from a file's name to the root, as those do that count.
+    fn load_casting(cast: Cast, layout: &Layout) -> Result<Object, ProbeError> {
+        let offsets = Offsets { word_type: cast.word_type, ..layout.offsets };
         let mut object = Object::load_bytes(&with_calls(OBJECT, cast.function), &offsets)?;
-        let (program, _) = names::LEARNER;
-        match object.ebpf.program_mut(program) {
-            Some(Program::RawTracePoint(learner)) => {
-                learner.load().map_err(|error| refused(&format!("program {program}"), &error))?;
-            }
-            _ => return Err(ProbeError::Unfamiliar { missing: format!("program {program}") }),
+        object.load_tracepoint(names::LEARNER.0)?;
+        if layout.knows_pages {
+            object
+                .load_tracepoint(layout.dirty_pages.0)?
+                .unload()
+                .map_err(|error| refused("to unload", &error))?;
         }
         Ok(object)
+    }
+
+    fn load_tracepoint(&mut self, program: &str) -> Result<&mut RawTracePoint, ProbeError> {
+        let it = self.ebpf.program_mut(program).and_then(|program| program.try_into().ok());
+        let it: &mut RawTracePoint =
+            it.ok_or_else(|| ProbeError::Unfamiliar { missing: format!("program {program}") })?;
+        it.load().map_err(|error| refused(&format!("program {program}"), &error))?;
+        Ok(it)
     }
 
     fn load_bytes(object: &[u8], offsets: &Offsets) -> Result<Object, ProbeError> {
@@ -322,7 +331,7 @@ mod tests {
             eprintln!("skipped: no program is let in here: {error}");
             return;
         }
-        let mut object = Object::load_casting(cast, &layout.offsets).unwrap();
+        let mut object = Object::load_casting(cast, &layout).unwrap();
         for (program, hook) in
             names::EXT4.into_iter().chain([layout.dirty_pages]).chain(layout.direct_io.iter().copied())
         {

@@ -5,6 +5,7 @@ use guard_ebpf::{Offsets, names};
 
 use super::super::ProbeError;
 use super::btf::Btf;
+use crate::observe::host::kernel::Kernel;
 
 /// What the running kernel's type information tells.
 #[derive(Debug)]
@@ -62,7 +63,11 @@ pub(super) fn of_kernel() -> Result<Layout, ProbeError> {
     let may_probe = !super::super::surroundings::Lockdown::read().hides_kernel_memory();
     offsets.may_probe = may_probe.into();
     // Lockdown forbids the helper and forgets this function. What was meant is obeyed.
-    let cast = if may_probe { cast(&btf) } else { None };
+    let cast = if may_probe && (cfg!(target_arch = "x86_64") || Kernel::here().version() >= MINDS_ADDRESSES) {
+        cast(&btf)
+    } else {
+        None
+    };
     Ok(Layout {
         offsets,
         cast,
@@ -86,6 +91,10 @@ fn cast(btf: &Btf) -> Option<Cast> {
     }
     Some(Cast { function, word_type })
 }
+
+/// A plain load of a stale pointer may go anywhere. The compiler of programs for x86 has always checked that it does not go to a
+/// process's memory; that of others leaves it to the verifier, which does since Linux 6.10.
+const MINDS_ADDRESSES: (u32, u32) = (6, 12);
 
 /// `bpf_rdonly_cast(address, type)`, kernel/bpf/helpers.c, since Linux 6.2.
 pub(super) const CAST: &str = "bpf_rdonly_cast";
