@@ -11,7 +11,7 @@ use tests::vm::{kernel, patience};
 const CROSSINGS: usize = 12;
 
 #[test]
-fn each_crossing_is_told_by_a_wake_through_every_backend() {
+fn each_crossing_is_dealt_with_through_every_backend() {
     if kernel().is_some() {
         // Debian's 3 lets no kprobe in without CAP_SYS_ADMIN, which the guard gives up.
         std::fs::write("/proc/sys/kernel/perf_event_paranoid", "2").unwrap();
@@ -26,10 +26,12 @@ fn each_crossing_is_told_by_a_wake_through_every_backend() {
             continue;
         }
         by_ebpf += 1;
-        // The timer may be first now and then, and this machine may stand still for a moment.
-        assert!(row.by_wake * 2 >= row.crossings, "{row:?}");
-        let (median, _) = row.own.expect("some were told by a wake");
-        assert!(median < patience(Duration::from_millis(20)), "{row:?}");
+        assert!(row.outside.0 < patience(Duration::from_millis(50)), "{row:?}");
+        // What counts exactly has the whole headroom as its budget, so that its wake is the crossing; the others wake the guard
+        // on the way, and it looks often from then on. The timer may be first now and then.
+        if mode == "raw-tracepoint" {
+            assert!(row.by_wake * 2 >= row.crossings, "{row:?}");
+        }
     }
     assert!(by_ebpf > 0, "no kernel since 5.10 refuses all three");
 }

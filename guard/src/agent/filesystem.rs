@@ -59,6 +59,16 @@ pub(super) struct Handle {
     pub(super) directories: Vec<DirectoryConfig>,
 }
 
+/// An entry to be looked at once more.
+#[derive(Debug)]
+struct Closing {
+    directory: u16,
+    name: OsString,
+    at: Monotonic,
+    /// How long to wait after that, if need be.
+    gap: Duration,
+}
+
 /// Everything that one loop knows.
 pub(super) struct Filesystem {
     pub(super) shared: Arc<Shared>,
@@ -93,8 +103,8 @@ pub(super) struct Filesystem {
     heard: Monotonic,
     outbox: UnboundedSender<Happened>,
     due: Due,
-    /// Entries that a writer has closed and that the kernel still has as being written; so many looks are left.
-    closing: Vec<(u16, OsString, u32)>,
+    /// Entries that a writer may have closed and that the kernel still has as being written.
+    closing: Vec<Closing>,
     /// The size that `thresholds` was made for.
     capacity: Option<Bytes>,
     /// Since the start.

@@ -393,7 +393,7 @@ fn take_in(fs: &mut Filesystem, plan: &Plan, round: &Round) {
                 }
                 match refused {
                     // Into what, no event needs to have told.
-                    Refused::Changed(_) => fs.refresh(directory, name.into(), 0),
+                    Refused::Changed(_) => fs.refresh(directory, name.into(), None),
                     _ => fs.catalog.set_states(directory, &name, state_after(refused)),
                 }
             }

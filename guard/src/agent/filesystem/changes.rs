@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
-use super::Filesystem;
 use super::directories::Directory;
+use super::{Closing, Filesystem};
 use crate::agent::clock::{moment, monotonic, wall};
 use crate::agent::probing::Watched;
 use crate::config::Layout;
@@ -25,11 +25,11 @@ const SCAN_AGAIN: Duration = Duration::from_secs(5);
 const SCAN_SHARE: u32 = 500;
 /// How often to make sure that the paths still lead to the directories that are watched.
 const PLACE_EVERY: Duration = Duration::from_secs(1);
-/// A writer who is not out of the kernel's books after so many turns has opened the file again.
-const CLOSING_TRIES: u32 = 50;
-/// So many looks at one that somebody has just begun to write: what tells that he has closed it may have been asked for
-/// between the two steps of closing ([`Filesystem::refresh`]).
-const OPENING_TRIES: u32 = 3;
+/// From a look at an entry that is being written to the next one, and from that one twice as long.
+const LOOK_AGAIN: Duration = Duration::from_millis(4);
+/// Nobody takes longer between the two steps of closing ([`Filesystem::refresh`]), however busy the machine: who is in the kernel's
+/// books then has the file open.
+const LOOK_AGAIN_MAX: Duration = Duration::from_secs(2);
 
 impl Filesystem {
     /// Brings the catalog up to date with what events, the reader and the clock say.
@@ -37,8 +37,9 @@ impl Filesystem {
         let now = monotonic();
         self.catalog.set_now(moment());
         let mut rescan = now >= self.due.scan;
-        for (directory, name, tries) in std::mem::take(&mut self.closing) {
-            self.refresh(directory, name, tries);
+        let due: Vec<Closing> = self.closing.extract_if(.., |it| it.at <= now).collect();
+        for Closing { directory, name, gap, .. } in due {
+            self.refresh(directory, name, Some(gap));
         }
         let events = self.watcher.as_mut().map(Watcher::drain).unwrap_or_default();
         if !events.is_empty() {
@@ -47,7 +48,7 @@ impl Filesystem {
         for event in events {
             match event {
                 Event::Entry { directory, name, closed } => {
-                    self.refresh(directory, name, if closed { CLOSING_TRIES } else { 0 });
+                    self.refresh(directory, name, closed.then_some(LOOK_AGAIN));
                 }
                 Event::Written => {}
                 Event::DirectoryGone { .. } => self.due.place = now,
@@ -88,9 +89,9 @@ impl Filesystem {
     }
 
     /// Looks at one entry again. The kernel tells that a writer has closed a file a moment before it takes the writer out
-    /// of its books (`fsnotify_close` is the first step of `__fput`), and nothing tells the end of that moment: so up to
-    /// `tries` more looks are taken, one a turn.
-    pub(in crate::agent) fn refresh(&mut self, directory: u16, name: OsString, tries: u32) {
+    /// of its books (`fsnotify_close` is the first step of `__fput`), and nothing tells the end of that moment: so
+    /// another look is taken after `gap`, and one after twice that, up to [`LOOK_AGAIN_MAX`].
+    pub(in crate::agent) fn refresh(&mut self, directory: u16, name: OsString, gap: Option<Duration>) {
         let Some(it) = self.directories.get(usize::from(directory)) else { return };
         if it.config.layout == Layout::Staging {
             self.shared.staging.poke();
@@ -99,12 +100,17 @@ impl Filesystem {
             let dir = self.dirs[usize::from(directory)].as_fd();
             let is_written = self.catalog.refresh(directory, dir, holds, &name);
             self.relief.catalog_changed();
-            match is_written {
-                true if tries > 0 => self.closing.push((directory, name, tries - 1)),
-                true => self.await_close(directory, &name),
-                false => self.watcher.iter_mut().for_each(|watcher| watcher.forget(directory, &name)),
+            match (is_written, gap.filter(|gap| *gap <= LOOK_AGAIN_MAX)) {
+                (true, Some(gap)) => self.look_after(gap, directory, name),
+                (true, None) => self.await_close(directory, &name),
+                (false, _) => self.watcher.iter_mut().for_each(|watcher| watcher.forget(directory, &name)),
             }
         }
+    }
+
+    fn look_after(&mut self, gap: Duration, directory: u16, name: OsString) {
+        self.closing.retain(|it| (it.directory, &it.name) != (directory, &name));
+        self.closing.push(Closing { directory, name, at: Monotonic(monotonic().0 + gap), gap: gap * 2 });
     }
 
     /// Has itself told when a writer closes an archive.
@@ -118,7 +124,7 @@ impl Filesystem {
             Ok(false) | Err(Errno::ENOENT) => {}
             // The writer may have closed it a moment before, or be about to have closed it.
             Ok(true) => match self.catalog.refresh(directory, dir, holds, name) {
-                true => self.closing.push((directory, name.to_owned(), OPENING_TRIES)),
+                true => self.look_after(LOOK_AGAIN, directory, name.to_owned()),
                 false => watcher.forget(directory, name),
             },
             Err(errno) => {
@@ -126,7 +132,7 @@ impl Filesystem {
                     "no inotify watch for a file that is being written (fs.inotify.max_user_watches?); asking of the whole \
                      directory instead, which makes each write there a little more expensive");
                 self.ask_for_closes(index);
-                self.closing.push((directory, name.to_owned(), OPENING_TRIES));
+                self.look_after(LOOK_AGAIN, directory, name.to_owned());
             }
         }
     }
@@ -235,7 +241,7 @@ impl Filesystem {
         let slot = self.watched.as_ref().map(Watched::slot);
         let rewritten = slot.map(|slot| self.shared.growths.rewritten(slot, self.catalog.inventory()));
         for (directory, name) in rewritten.unwrap_or_default() {
-            self.refresh(directory, name, 0);
+            self.refresh(directory, name, None);
         }
     }
 }

@@ -128,8 +128,8 @@ impl Filesystem {
         } else {
             HEAR_APART.saturating_sub(now.since(self.heard))
         };
-        let longest = if self.closing.is_empty() { SLEEP_MAX } else { SLEEP_MIN.max(deaf) };
-        let limit = limit.unwrap_or(SLEEP_MAX).clamp(SLEEP_MIN, longest);
+        let look = self.closing.iter().map(|it| it.at.since(now).max(deaf)).min();
+        let limit = limit.into_iter().chain(look).min().unwrap_or(SLEEP_MAX).clamp(SLEEP_MIN, SLEEP_MAX);
         if self.is_exact() || self.relief.is_stuck() {
             return Rest { limit, hears_directory: true, deaf };
         }
