@@ -268,7 +268,7 @@ impl Catalog {
         Ok(summary)
     }
 
-    /// Looks at one entry of `dir` again, after an event. The result is whether somebody has it open for writing.
+    /// Looks at one entry of `dir` again, after an event. The result is whether somebody has it open for writing, or is about to.
     pub fn refresh(&mut self, directory: u16, dir: BorrowedFd<'_>, holds: Holds, name: &OsStr) -> bool {
         self.revision += 1;
         let is_open = self.look_at(directory, dir, holds, name);
@@ -302,13 +302,19 @@ impl Catalog {
             }
         }
         let Some(place) = self.find(directory, name) else {
-            return self.strangers.contains_key(&(directory, name.into()))
-                && probe_open(dir, name) == OpenState::Writing;
+            let Some(stranger) = self.strangers.get(&(directory, name.into())) else { return false };
+            let is_unread = stranger.content != Content::Read;
+            return is_unread && stranger.stat.len.is_zero() || probe_open(dir, name) == OpenState::Writing;
         };
         let is_pinned = is_pinned(dir, name);
-        let states = &mut self.inventory.checkpoints[place].states;
-        states.set(States::PINNED, is_pinned);
-        states.contains(States::IN_USE | States::BEING_WRITTEN)
+        let checkpoint = &mut self.inventory.checkpoints[place];
+        checkpoint.states.set(States::PINNED, is_pinned);
+        // The kernel tells of a file a moment before whoever makes it has it open (`fsnotify_create` comes before `vfs_open`): one
+        // that is empty and that nobody has open is about to be written.
+        let is_new = checkpoint.kind == Kind::Archive
+            && checkpoint.len.is_zero()
+            && checkpoint.states.contains(States::BEING_WRITTEN);
+        is_new || checkpoint.states.contains(States::IN_USE | States::BEING_WRITTEN)
     }
 
     /// The names of those in this directory that somebody has open for writing, as of the last look; of what is no checkpoint

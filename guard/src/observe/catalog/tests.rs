@@ -1,4 +1,5 @@
 use std::fs::File;
+use std::io::Write as _;
 use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::time::Duration;
@@ -29,8 +30,13 @@ impl Watched {
 
     /// An event about an entry.
     fn hear(&mut self, directory: usize, name: &str) {
+        self.is_written(directory, name);
+    }
+
+    /// The same; whether its end is to be awaited.
+    fn is_written(&mut self, directory: usize, name: &str) -> bool {
         let dir = File::open(self.path(directory)).unwrap();
-        self.catalog.refresh(directory as u16, dir.as_fd(), Holds::Archives, OsStr::new(name));
+        self.catalog.refresh(directory as u16, dir.as_fd(), Holds::Archives, OsStr::new(name))
     }
 
     fn read_all(&mut self) {
@@ -225,6 +231,26 @@ fn what_changes_while_it_is_read_is_read_again() {
     assert!(watched.states(name).contains(States::BEING_WRITTEN));
     watched.read_all();
     assert!(!watched.states(name).contains(States::BEING_WRITTEN));
+}
+
+#[test]
+fn an_empty_file_is_about_to_be_written_until_it_has_been_read() {
+    let mut watched = Watched::new(1);
+    for name in ["checkpoint-web_team-app-2026-01-01T00:00:00Z.tar", "a stranger"] {
+        let path = watched.path(0).join(name);
+        drop(File::create(&path).unwrap());
+        assert!(watched.is_written(0, name), "{name}: nobody has it open yet");
+        let mut file = File::options().append(true).open(&path).unwrap();
+        file.write_all(&[1; 4096]).unwrap();
+        assert!(watched.is_written(0, name), "{name}");
+        drop(file);
+        assert!(!watched.is_written(0, name), "{name}");
+    }
+    let abandoned = "checkpoint-web_team-app-2026-01-02T00:00:00Z.tar";
+    drop(File::create(watched.path(0).join(abandoned)).unwrap());
+    watched.hear(0, abandoned);
+    watched.read_all();
+    assert!(!watched.is_written(0, abandoned));
 }
 
 #[test]
