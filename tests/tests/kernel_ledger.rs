@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::process::Command;
+use std::time::Duration;
 
 use guard::model::Bytes;
 use tests::loopfs::{Filesystem, LoopMount};
@@ -17,6 +18,8 @@ fn the_last_writer_is_named() {
         file.write_all(&[1; 4096]).unwrap();
         assert_eq!(watching.entry(&file).unwrap().writer.pid, std::process::id());
         let before = watching.entry(&file).unwrap().last;
+        // Two writes within one tick of the kernel's clock have the same time.
+        std::thread::sleep(Duration::from_millis(20));
 
         let arguments = ["if=/dev/zero", "bs=64K", "count=1", "conv=notrunc,fsync", "seek=1", "status=none"];
         let mut dd =
